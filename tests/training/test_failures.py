@@ -12,7 +12,7 @@ from helpers.forked import run
 from helpers.runs import short
 from swad import algorithms
 from swad.algorithms import erm
-from swad.data.loaders import read_ahead
+from swad.data.workers import read_ahead
 from swad.training import failures
 from swad.training.loop import ConfigError, RunError, train
 

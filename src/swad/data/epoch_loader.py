@@ -21,8 +21,9 @@ from torch import Tensor
 
 from swad.data.device_decode import DeviceDecoder
 from swad.data.domains import DataError, ImageSpec, IntArray
-from swad.data.loaders import Batch, Inputs, TrainLoader, augmented, read_ahead, to_device
+from swad.data.loaders import Batch, Inputs, TrainLoader, augmented, to_device
 from swad.data.splits import DomainSplit
+from swad.data.workers import read_ahead
 
 _EPOCHS = 6  # the first number of the seed; see `swad.data.loaders`
 

@@ -13,15 +13,13 @@ synchronizing with the host, so that it can be captured in a CUDA graph.
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader
 
 from swad.data import gpu_augment
 from swad.data.augmentation import Augmentation
@@ -29,17 +27,8 @@ from swad.data.cache import ImageCache
 from swad.data.domains import ArrayDomain, ByteArray, DataError, Domain, ImageSpec, IntArray
 from swad.data.splits import DomainSplit
 from swad.data.transforms import Normalize, Transform, eval_transform, to_pil, train_transform
-from swad.util.cpu import available_cores
+from swad.data.workers import default_workers, read_ahead
 
-K = TypeVar("K")
-T = TypeVar("T")
-START_METHOD = "fork" if sys.platform == "linux" else None
-"""How workers start; None: by the platform's default.
-
-A forked worker has the loader, with its tensors on a GPU and its compiled functions, and uses none of them. Any other
-start pickles the loader: functions cannot be pickled, tensors would open the GPU in every worker, and every worker
-would import torch again. From Python 3.14 on, and in a process that was itself spawned, the default is another one.
-"""
 Inputs = Mapping[str, Tensor]
 """Tensors from which a batch is made; their shapes are the same at every step."""
 
@@ -318,42 +307,9 @@ class EvalLoader:
         )
 
 
-def default_workers() -> int:
-    """Return the default number of processes that read images: one per core, at most 8."""
-    return min(8, available_cores())
-
-
 def to_device(inputs: Inputs, device: torch.device) -> Inputs:
     """Copy inputs to a device."""
     return {name: value.to(device, non_blocking=True) for name, value in inputs.items()}
-
-
-def read_ahead(function: Callable[[K], T], keys: Iterable[K], workers: int, device: torch.device) -> Iterator[T]:
-    """Iterate over the results of a function, in the order of its keys, computed ahead of time by worker processes."""
-    if workers == 0:
-        yield from map(function, keys)
-        return
-    loader: DataLoader[T] = DataLoader(
-        _FunctionDataset(function),  # type: ignore[arg-type]
-        batch_size=None,
-        sampler=keys,
-        num_workers=workers,
-        prefetch_factor=2,
-        pin_memory=device.type == "cuda",
-        multiprocessing_context=START_METHOD,
-    )
-    with without_worker_traceback():
-        yield from loader
-
-
-class _FunctionDataset(Generic[K, T]):
-    """A function as a map-style dataset."""
-
-    def __init__(self, function: Callable[[K], T]) -> None:
-        self._function = function
-
-    def __getitem__(self, key: K) -> T:
-        return self._function(key)
 
 
 def _images_on_device(domain: Domain, device: torch.device | str | None) -> Tensor:
@@ -361,16 +317,6 @@ def _images_on_device(domain: Domain, device: torch.device | str | None) -> Tens
     assert isinstance(domain, ArrayDomain)
     images: ByteArray = np.ascontiguousarray(domain.images.transpose(0, 3, 1, 2))
     return torch.from_numpy(images).to(device or "cpu")
-
-
-@contextmanager
-def without_worker_traceback() -> Iterator[None]:
-    """Reduce a worker's `DataError`, which torch wraps in the worker's traceback, to its message."""
-    try:
-        yield
-    except DataError as error:
-        name = f"{DataError.__module__}.{DataError.__name__}: "
-        raise DataError(str(error).strip().splitlines()[-1].removeprefix(name)) from None
 
 
 def augmented(domain: Domain, key: int, transform: Transform, seed: tuple[int, ...]) -> Tensor:

@@ -21,7 +21,7 @@ from torch.nn.functional import interpolate
 from torch.utils.data import DataLoader, Dataset
 
 from swad.data.domains import DataError, read_image
-from swad.data.loaders import without_worker_traceback
+from swad.data.workers import without_worker_traceback
 from swad.models.catalog import InputConfig
 from swad.robustness.folders import ClassFolders
 from swad.util.cpu import available_cores
