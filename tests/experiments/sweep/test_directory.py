@@ -110,8 +110,9 @@ def test_a_sweep_can_be_moved(tmp_path):
 def test_the_domains_of_a_folder_are_stored_with_the_request(tmp_path):
     data = tmp_path / "mine"
     for domain in ("east", "north", "south"):
-        (data / domain / "cat").mkdir(parents=True)
-        Image.new("RGB", (16, 16)).save(data / domain / "cat" / "1.png")
+        for label in ("cat", "dog"):
+            (data / domain / label).mkdir(parents=True)
+            Image.new("RGB", (16, 16)).save(data / domain / label / "1.png")
     sweep = SweepDir(tmp_path / "sweep")
     sweep.add(SweepSpec(datasets=("folder",), data=data, trials=(0,)))
     runs = sweep.plan().runs
