@@ -24,7 +24,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from swad.models import own
 from swad.models.catalog import DEFAULT as DEFAULT
 from swad.models.catalog import SMALL as SMALL
-from swad.models.catalog import has_pretrained, input_config, is_own, require_known, takes_image_size
+from swad.models.catalog import has_pretrained, input_config, is_own, takes_image_size
 from swad.models.hub import create
 from swad.models.small_cnn import SmallNet
 from swad.models.weight_files import NetworkError as NetworkError
@@ -237,7 +237,6 @@ def _timm(
     name: str, n_classes: int, channels: int, pretrained: bool, image_size: int | None, log: Callable[[str], None]
 ) -> nn.Module:
     options: dict[str, Any] = {"pretrained": pretrained, "num_classes": n_classes, "in_chans": channels}
-    require_known(name)
     if takes_image_size(name, image_size):
         options["img_size"] = image_size
     model = create(
