@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
@@ -256,6 +257,20 @@ def test_importing_its_package_warns_of_nothing(tmp_path, monkeypatch, recwarn):
     monkeypatch.delitem(sys.modules, "curvlinops")
     assert require_curvlinops().__file__ == str(tmp_path / "curvlinops.py")
     assert not recwarn.list
+
+
+def test_the_mean_over_one_domain_is_not_computed_again():
+    model, calls = torch.nn.Linear(4, 1), []
+
+    def loss(model):
+        calls.append(1)
+        return {"photo": model.weight.pow(4).sum() + model.bias.square().sum()}
+
+    both = curvature(model, loss, 2, trace_vectors=4)
+    n_calls, row = len(calls), both.row("photo")
+    assert [each.domain for each in both.rows] == ["photo", None]
+    assert both.row(None) == replace(row, domain=None)
+    assert n_calls == 1 + row.products
 
 
 def test_domains_may_have_numbers_for_names():
