@@ -150,6 +150,18 @@ def test_a_state_dict_without_its_buffers_is_refused(buffer):
         compare({"a": first, "b": second | buffer}, image_losses(images()), [0.5], 2, model=network(2))
 
 
+def test_radii_and_patterns_may_be_iterators():
+    models, loss = {"a": network(0), "b": network(1)}, image_losses(images())
+    wanted = compare(models, loss, [0.5, 1.0], 4, include=["0.*"], groups={"both": ["photo", "sketch"]})
+    found = compare(models, loss, iter([0.5, 1.0]), 4, include=iter(["0.*"]), groups=wanted.models["a"].groups)
+    assert {name: flat.to_row() for name, flat in found.models.items()} == {
+        name: flat.to_row() for name, flat in wanted.models.items()
+    }
+    alone = local(models["a"], loss, [0.5, 1.0], 4, include=iter(["0.*"]), groups={"both": iter(["photo", "sketch"])})
+    assert alone.settings == wanted.models["a"].settings
+    assert alone.rows == wanted.models["a"].rows
+
+
 def test_every_model_is_reported_as_soon_as_it_is_measured():
     models, data = {"a": network(0), "b": network(1)}, images()
     loss = image_losses(data)

@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 import torch
 from torch import nn
 
-from swad.averaging.tensors import Patterns
+from swad.averaging.tensors import Patterns, as_patterns
 from swad.flatness._directions import Normalize
 from swad.flatness._json import JsonRow
-from swad.flatness._local import OF_WEIGHTS, Groups, LocalFlatness, local, mean_over
+from swad.flatness._local import OF_WEIGHTS, Groups, LocalFlatness, check_radii, local, mean_over
 from swad.flatness._losses import LossFn
 from swad.flatness._perturb import State, Weights, chosen_parameters
 from swad.util.progress import Progress, part_progress
@@ -115,7 +115,7 @@ class Comparison:
 def compare(
     models: Mapping[str, nn.Module | State],
     loss_fn: LossFn,
-    radii: Sequence[float],
+    radii: float | Sequence[float],
     n_directions: int = 100,
     seed: int = 0,
     *,
@@ -148,6 +148,8 @@ def compare(
     if not isinstance(models, Mapping) or not models:
         got = f"a {type(models).__name__}" if models else "none"
         raise ValueError(f"compare needs models by name, such as {{'ERM': erm, 'SWAD': averaged}}; got {got}")
+    # Each model reads these again, so they must not be iterators.
+    radii, include, exclude = check_radii(radii), as_patterns(include), as_patterns(exclude)
     _require_same_parameters(models, model, include, exclude)
     results: dict[str, LocalFlatness] = {}
 

@@ -153,10 +153,11 @@ def curvature(
 def _wanted_domains(losses: Losses, domains: Sequence[str | None] | None) -> list[str | None]:
     if domains is None:
         return [*(losses.losses if losses.named else ()), None]
-    unknown = [domain for domain in domains if domain is not None and domain not in losses.losses]
+    wanted = list(domains)
+    unknown = [domain for domain in wanted if domain is not None and domain not in losses.losses]
     if unknown:
         raise ValueError(f"there is no domain {unknown[0]!r}: loss_fn gives {', '.join(map(repr, losses.losses))}")
-    return list(domains)
+    return wanted
 
 
 def require_curvlinops() -> Any:

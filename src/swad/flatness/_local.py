@@ -232,7 +232,7 @@ def local(
     >>> [round(row.mean, 6) for row in flat]
     [0.75, 3.0]
     """
-    radii = check_radii(radii)
+    radii, include, exclude = check_radii(radii), as_patterns(include), as_patterns(exclude)
     _check_counts(n_directions, antithetic, confidence)
     with torch.no_grad(), Weights(model, include, exclude) as weights:
         directions = Directions(weights, seed, antithetic, normalize)
@@ -317,12 +317,12 @@ class _LossSums:
         return {domain: part.contiguous() for domain, part in zip(self._sizes, parts, strict=True)}
 
 
-def _settings(weights: Weights, seed: int, normalize: str, include: Patterns, exclude: Patterns) -> Row:
+def _settings(weights: Weights, seed: int, normalize: str, include: Sequence[str], exclude: Sequence[str]) -> Row:
     return {
         "seed": seed,
         "normalize": normalize,
-        "include": list(as_patterns(include)),
-        "exclude": list(as_patterns(exclude)),
+        "include": list(include),
+        "exclude": list(exclude),
         "device": weights.device.type,
         "parameters": weights.dim,
         "norm": norm(weights.base),
@@ -377,14 +377,15 @@ def _floats(values: float | Iterable[float]) -> list[float]:
 
 
 def _check_groups(groups: Groups | None, domains: Sequence[str]) -> Groups:
-    for name, members in (groups or {}).items():
+    groups = {name: list(members) for name, members in (groups or {}).items()}
+    for name, members in groups.items():
         unknown = [member for member in members if member not in domains]
         if unknown or not members or name in domains:
             raise ValueError(
                 f"a group must hold some of the domains {', '.join(domains)} and must not be named like one; got "
-                f"{name!r}: {list(members)}"
+                f"{name!r}: {members}"
             )
-    return {name: list(members) for name, members in (groups or {}).items()}
+    return groups
 
 
 def _check_counts(n_directions: int, antithetic: bool, confidence: float) -> None:
