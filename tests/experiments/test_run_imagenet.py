@@ -326,7 +326,7 @@ def test_weights_of_runs_are_in_the_order_of_the_request(tmp_path, monkeypatch):
         config = RunConfig.from_options(dataset="imagenet", target=(), output=path, lr_schedule=schedule)
         return SavedRun(path, config, {name: f"{name}.safetensors" for name in weights})
 
-    runs = [run("constant", "last", "swad"), run("decay", "last", "ema")]
+    runs = [run("constant", "last", "swad", "step-000300"), run("decay", "last", "ema")]
     monkeypatch.setattr(imagenet_models, "open_runs", lambda paths, data: (runs, []))
     settings = {"algorithm": "erm", "recipe": "imagenet"}
     monkeypatch.setattr(
@@ -336,6 +336,8 @@ def test_weights_of_runs_are_in_the_order_of_the_request(tmp_path, monkeypatch):
     assert [model.label for model in models] == ["ERM (last, constant)", "ERM (last)", "SWAD", "EMA"]
     models, _ = find_models([str(tmp_path)], ("ema", "swad"), tmp_path)
     assert [model.label for model in models] == ["EMA", "SWAD"]
+    models, _ = find_models([str(tmp_path)], ("ema", "swad", "300"), tmp_path)
+    assert [model.weights for model in models] == ["ema", "swad", "step-000300"]
     models, skipped = find_models([str(tmp_path)], ("ema",), tmp_path)
     assert [model.label for model in models] == ["EMA"]
     assert skipped == [f"skipped {tmp_path / 'constant'}, which has none of ema"]

@@ -77,19 +77,18 @@ def find_models(
 def _of_runs(path: Path, weights: Sequence[str], data: Path | None) -> tuple[list[ImageNetModel], list[str]]:
     runs, notes = open_runs([path], data)
     chosen, skipped = choose_weights(runs, weights)
+    # In the order of the request; without one, ERM comes first, as in the paper's tables.
+    named = [(run, name) for run, names in chosen for name in names]
+    if weights:
+        named.sort(key=lambda pair: weights.index(pair[1]))
     models = [
         saved_model(
             run.file(name), weights_label(load_run(run.path), run.full_name(name)), run.full_name(name), run.path
         )
-        for run, names in chosen
-        for name in names
+        for run, name in named
     ]
-    # ERM comes first, as in the paper's tables, unless the weights were named in another order.
-    models.sort(
-        key=lambda model: (
-            weights.index(model.weights) if model.weights in weights else not model.label.startswith("ERM")
-        )
-    )
+    if not weights:
+        models.sort(key=lambda model: not model.label.startswith("ERM"))
     return models, notes + skipped
 
 
