@@ -49,13 +49,39 @@ class HessianOperator(PyTorchLinearOperator):  # type: ignore[misc]
         n = X[0].shape[-1]
         dtypes = [tensor.dtype for tensor in self._weights.live]
         columns = [[tensor[..., k].to(dtype) for tensor, dtype in zip(X, dtypes, strict=True)] for k in range(n)]
-        products = hessian_product(self._loss_fn, self._model, self._weights, self._domain, self._n_domains, columns)
+        products = self._products(columns)
         # Lanczos may pass vectors that are not finite, and handles the result; see `_lanczos`.
         if not _is_finite(tensor for product in products for tensor in product) and _is_finite(X):
             raise ValueError("the Hessian is not finite at these weights: check that the loss and its gradient are")
         self.products += n
         self._report(self.products)
         return [torch.stack(by_column, -1).to(X[0].dtype) for by_column in zip(*products, strict=True)]
+
+    def _products(self, columns: Sequence[list[Tensor]]) -> list[list[Tensor]]:
+        """Multiply the Hessian with every column."""
+        products = [[torch.zeros_like(tensor) for tensor in column] for column in columns]
+        # Fused attention has no second derivative.
+        with self._weights.differentiable() as parameters, sdpa_kernel(SDPBackend.MATH):
+            for part in loss_parts(self._loss_fn, self._model):
+                loss = selected_loss(part, self._domain)
+                if loss is None:
+                    continue
+                if self._domain is None:
+                    loss = loss / self._n_domains
+                gradient = torch.autograd.grad(loss, parameters, create_graph=True, allow_unused=True)
+                # Parameters that enter linearly have a constant gradient, without a graph to differentiate.
+                curved = [grad is not None and grad.requires_grad for grad in gradient]
+                if not any(curved):
+                    continue
+                outputs = [grad for grad, keep in zip(gradient, curved, strict=True) if keep]
+                for product, column in zip(products, columns, strict=True):
+                    vectors = [tensor for tensor, keep in zip(column, curved, strict=True) if keep]
+                    terms = torch.autograd.grad(outputs, parameters, vectors, retain_graph=True, allow_unused=True)
+                    with torch.no_grad():
+                        for total, term in zip(product, terms, strict=True):
+                            if term is not None:
+                                total += term
+        return products
 
     @property
     def device(self) -> torch.device:
@@ -143,37 +169,3 @@ def _lanczos(operator: HessianOperator, n_steps: int) -> tuple[Tensor, Tensor]:
 
 def _is_finite(tensors: Iterable[Tensor]) -> bool:
     return all(bool(torch.isfinite(tensor).all()) for tensor in tensors)
-
-
-def hessian_product(
-    loss_fn: LossFn,
-    model: nn.Module,
-    weights: Weights,
-    domain: str | None,
-    n_domains: int,
-    columns: Sequence[list[Tensor]],
-) -> list[list[Tensor]]:
-    """Multiply the Hessian of a domain's mean loss (None: of the mean over domains) with every column."""
-    products = [[torch.zeros_like(tensor) for tensor in column] for column in columns]
-    # Fused attention has no second derivative.
-    with weights.differentiable() as parameters, sdpa_kernel(SDPBackend.MATH):
-        for part in loss_parts(loss_fn, model):
-            loss = selected_loss(part, domain)
-            if loss is None:
-                continue
-            if domain is None:
-                loss = loss / n_domains
-            gradient = torch.autograd.grad(loss, parameters, create_graph=True, allow_unused=True)
-            # Parameters that enter linearly have a constant gradient, without a graph to differentiate.
-            curved = [grad is not None and grad.requires_grad for grad in gradient]
-            if not any(curved):
-                continue
-            outputs = [grad for grad, keep in zip(gradient, curved, strict=True) if keep]
-            for product, column in zip(products, columns, strict=True):
-                vectors = [tensor for tensor, keep in zip(column, curved, strict=True) if keep]
-                terms = torch.autograd.grad(outputs, parameters, vectors, retain_graph=True, allow_unused=True)
-                with torch.no_grad():
-                    for total, term in zip(product, terms, strict=True):
-                        if term is not None:
-                            total += term
-    return products
