@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 import swad
 from helpers.landscapes import Point, Quadratic, fingerprint, images, network, symmetric
-from swad.flatness import Surface, image_losses, line, plane
+from swad.flatness import Surface, image_losses, line, local, plane
+from swad.flatness._losses import check_losses
 
 
 def three(batch_norm=False):
@@ -275,6 +276,15 @@ def test_extra_points_have_their_own_buffers():
     found = line(*models[:2]).evaluate(Waves(9), loss, 3, points={"other": models[2]})
     assert found.points["other"].losses["all"] == pytest.approx(loss(models[2]).item())
     assert [row for row in found.rows if row.name != "other"] == alone.rows
+
+
+def test_normalized_logits_have_the_scale_of_the_first_corner():
+    first, second, other = three()
+    loss = image_losses(images(), logits="normalized")
+    local(other, loss, [0.5], 2)  # leaves its own scale behind
+    found = line(first, second).evaluate(other, loss, 3)
+    assert found.points["1"].losses == local(first, loss, [0.5], 2).loss
+    assert found.points["2"].losses == check_losses(loss(second.eval())).means
 
 
 # --- resuming -------------------------------------------------------------------------------------------------------

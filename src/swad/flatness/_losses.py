@@ -124,7 +124,8 @@ class ImageLosses:
         measure: "loss" for the cross entropy of every image, "error" for its 0-1 error, "both" for two columns.
         logits: "normalized" multiplies the logits of each model by a constant, so that all models have logits of the
             same size: at the weights themselves, the mean norm of an image's logits minus their mean is `LOGIT_NORM`.
-            `local`, `compare` and `worst_case` fit the constant; perturbed weights keep it.
+            Functions of this package fit the constant; perturbed weights keep it, and all points of a plane or line
+            have that of its first corner.
         logits_of: The domains whose images decide that constant; by default all. Give the sources, so that the target
             decides nothing.
         precision: "bf16" evaluates the network in bf16, and losses and their sums in fp32 or higher; "fp32" is exact,

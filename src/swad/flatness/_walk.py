@@ -10,7 +10,7 @@ from torch import nn
 
 from swad.averaging.tensors import named_tensors, unwrap
 from swad.flatness._json import Row
-from swad.flatness._losses import LossFn, check_losses
+from swad.flatness._losses import LossFn, check_losses, fit_logits
 from swad.flatness._perturb import Source, State, Weights, by_name, chosen_parameters, is_bn_statistic
 from swad.flatness._surface_rows import HEAD, POINT, Surface, SurfaceRow, point_key
 from swad.util.progress import Progress
@@ -46,7 +46,7 @@ def evaluate_points(
             [tensor.to(dtype) for tensor, dtype in zip(weights.of(axis), weights.dtypes, strict=True)] for axis in axes
         ]
 
-        def evaluate(point: Row, source: Source | None) -> Row:
+        def put(point: Row, source: Source | None) -> None:
             what = f"the weights {point['name']!r}"
             if source is None:
                 weights.put(origin, list(zip(directions, (point["x"], point["y"]), strict=False)))
@@ -55,6 +55,9 @@ def evaluate_points(
             weights.put_buffers({**defaults, **by_name(corners["1"] if source is None else source)}, what)
             if update_bn is not None:
                 update_bn(model)
+
+        def evaluate(point: Row, source: Source | None) -> Row:
+            put(point, source)
             measured = check_losses(loss_fn(model))  # its values are read here anyway
             losses, *errors = (measure.means for measure in measured.measures)
             row = SurfaceRow(**point, losses=losses, errors=errors[0] if errors else {})
@@ -64,9 +67,10 @@ def evaluate_points(
         head = {"kind": HEAD, "xs": list(grid[0]), "ys": list(grid[1]), "parameters": weights.dim}
         done = {point_key(row): row for row in rows if row["kind"] == POINT}
         points = list(_points(corners, *grid, named))
+        put(*points[0])
+        fit_logits(loss_fn, model)  # all points have the scale of the first corner
         if rows:
-            first, source = points[0]
-            _require_same(rows, head, done.get(point_key(first)), lambda: evaluate(first, source))
+            _require_same(rows, head, done.get(point_key(points[0][0])), lambda: evaluate(*points[0]))
         else:
             rows = [head]
             if on_row is not None:
