@@ -37,3 +37,5 @@ def test_every_term_of_a_runs_bound_by_hand(tiny_run, tmp_path):
     assert found.divergence_low == pytest.approx(sum(one.low for one in apart) / 3)
     assert found.divergence_high == pytest.approx(sum(one.high for one in apart) / 3)
     assert found.divergence_low < found.divergence <= found.divergence_high
+    with pytest.raises(ValueError, match="a cover needs gamma and diameter above 0"):
+        run_bounds.run_bounds(run, "swad", [0.2], diameter=0, n_images=12)

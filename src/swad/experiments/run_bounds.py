@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from swad.experiments.run_flatness import FlatnessConfig, run_worst_case
 from swad.experiments.saved_run import SavedRun, find_device
 from swad.flatness import Bound, bound, divergence
+from swad.flatness._perturb import norm
 from swad.models.networks import features
 from swad.training.run_dir import RunError
 from swad.util.progress import Progress
@@ -63,14 +64,13 @@ def run_bounds(
     }
     target = torch.cat([domain_features[domain] for domain in images.unseen]).numpy()
     divergences = [divergence(domain_features[domain].numpy(), target) for domain in images.seen]
-    weights = [tensor.detach().double() for tensor in model.parameters()]
-    norm = torch.stack([tensor.square().sum() for tensor in weights]).sum().sqrt().item()
+    weights = list(model.parameters())
     return [
         bound(
             float(row["lower_bound"]),
             divergences,
             gamma=float(row["radius"]),
-            diameter=diameter or 2 * norm,
+            diameter=2 * norm(weights) if diameter is None else diameter,
             dimension=sum(tensor.numel() for tensor in weights),
             m=sum(len(labels) for _, labels in images.side("seen").values()),
             vc_cover=vc_cover,
