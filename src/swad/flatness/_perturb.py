@@ -149,16 +149,7 @@ class Weights:
     def warn_of_rounding(self, distance: float, dtype: torch.dtype | None = None) -> None:
         """Warn if the precision of the weights, or `dtype` that they are cast to, is too coarse for that distance."""
         # Rounding a number has a standard deviation of about 0.22 eps times the number.
-        squares = [
-            (
-                0.22
-                * torch.finfo(dtype or tensor.dtype).eps
-                * torch.linalg.vector_norm(tensor, dtype=torch.float64).item()
-            )
-            ** 2
-            for tensor in self.live
-        ]
-        rounded = math.sqrt(math.fsum(squares))
+        rounded = math.hypot(*(0.22 * torch.finfo(dtype or each.dtype).eps * norm([each]) for each in self.live))
         if rounded > COARSE * distance:
             precision = str(dtype or self.live[0].dtype).removeprefix("torch.")
             warnings.warn(
