@@ -286,6 +286,20 @@ def test_update_bn_calls_the_forward_of_the_module():
         fit([SWADCallback(update_bn=True)])
 
 
+def test_update_bn_prepares_batches_as_the_training_does():
+    class Shifting(Net):
+        def on_before_batch_transfer(self, batch, dataloader_idx):
+            return [batch[0] + 100]
+
+    def forward(module, batch):
+        return module.net(batch[0])
+
+    model = Shifting()
+    fit([SWADCallback(update_bn=forward, **OPTIONS)], model, precision="64-true")  # converts the batches too
+    inputs = torch.cat([batch for (batch,) in loader()]).double() + 100
+    torch.testing.assert_close(model.net[1].running_mean, model.net[0](inputs).mean(0))
+
+
 def test_frozen_statistics_are_not_stale():
     class Frozen(Net):
         def on_train_batch_start(self, *_):

@@ -188,6 +188,9 @@ class SWADCallback(AverageCallback, Callback):  # type: ignore[misc]
         forward_fn = self.update_bn if callable(self.update_bn) else call_model
 
         def forward(module: torch.nn.Module, batch: Any) -> Any:
+            # What Lightning does with a batch before it calls training_step.
+            batch = trainer.precision_plugin.convert_input(batch)
+            batch = trainer.lightning_module._on_before_batch_transfer(batch)
             with trainer.precision_plugin.forward_context():
                 return forward_fn(module, trainer.strategy.batch_to_device(batch))
 
