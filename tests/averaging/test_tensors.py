@@ -131,6 +131,9 @@ def test_a_buffer_may_change_its_shape():
         average.update_parameters(model)
         average.observe(1.0)
     assert average.averaged_state()["seen"].tolist() == [1.0]
+    resumed = SWA(Memory(), start=0, end=2)
+    resumed.load_state_dict(average.state_dict())
+    assert resumed.averaged_state()["seen"].tolist() == [1.0]
     with pytest.raises(ValueError, match=r"of another shape seen \(1,\) instead of \(4,\)"):  # not by broadcasting
         average.copy_to(model)
     model.seen = torch.zeros(1)

@@ -116,7 +116,8 @@ class WeightSum:
         """Return a sum with the tensors of `state`, whose names and shapes must be those of the model."""
         total = cls.empty(header, tracked, offload)
         _fill(total.values, tracked.averaged, state["sums"])
-        _fill(total._buffers or [], tracked.buffers, state["buffers"])
+        # Their shapes are those of their update, which may be other than now, e.g. of a memory that grows.
+        _fill(total._buffers or [], tracked.buffers, state["buffers"], of_any_shape=True)
         return total
 
 
@@ -350,8 +351,12 @@ def _chunks(tensors: Sequence[Tensor]) -> Iterator[slice]:
     yield slice(begin, len(tensors))
 
 
-def _fill(values: list[Tensor], targets: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> None:
-    require_match("a state must be loaded with the model, include and exclude it was saved with", targets, state)
-    with torch.no_grad():
-        for value, (name, target) in zip(values, targets.items(), strict=True):
-            value.copy_(localized(target, state[name]))
+@torch.no_grad()
+def _fill(
+    values: list[Tensor], targets: Mapping[str, Tensor], state: Mapping[str, Tensor], of_any_shape: bool = False
+) -> None:
+    expected = {name: state.get(name, target) for name, target in targets.items()} if of_any_shape else targets
+    require_match("a state must be loaded with the model, include and exclude it was saved with", expected, state)
+    for value, (name, target) in zip(values, targets.items(), strict=True):
+        saved = localized(target, state[name])
+        value.resize_(saved.shape).copy_(saved)
