@@ -28,20 +28,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, get_args
 
-from swad.averaging.semantics import (
-    LIVE,
-    MEAN,
-    OPEN,
-    RULES,
-    KeepPlan,
-    Nonfinite,
-    Phase,
-    Rule,
-    Semantics,
-    Terms,
-    unchanged,
-)
+from swad.averaging._candidate_rules import Paper, Text
+from swad.averaging._reference_rule import Reference
+from swad.averaging.semantics import LIVE, MEAN, OPEN, KeepPlan, Nonfinite, Phase, Rule, Semantics, Terms, unchanged
 from swad.util.names import require_choice
+
+_RULES: dict[Semantics, type[Rule]] = {"paper": Paper, "text": Text, "reference": Reference}
 
 _LARGEST_RATIO = 10
 """A ratio from here on is a percentage by mistake: no loss would ever exceed such a threshold."""
@@ -196,7 +188,7 @@ class LossValley:
         self.tolerance_ratio = tolerance_ratio
         self.semantics: Semantics = semantics
         self.nonfinite: Nonfinite = nonfinite
-        self._rule: Rule = RULES[semantics](n_converge, n_tolerance, 1 + tolerance_ratio)
+        self._rule: Rule = _RULES[semantics](n_converge, n_tolerance, 1 + tolerance_ratio)
         self._step = 0  # of the last evaluation
         self._open_first = 1  # first update of the open segment since the last evaluation
         self._open_before: tuple[Span, ...] = ()  # updates before it that the open segment contains as well
@@ -286,7 +278,6 @@ class LossValley:
             "open_before": _plain(self._open_before),
             "sums": {name: _plain(spans) for name, spans in self._sums.items()},
             "rule": self._rule.state(),
-            "status": [str(self.phase), self._rule.reason, self._rule.threshold],
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -301,7 +292,6 @@ class LossValley:
         self._open_before = _spans(state["open_before"])
         self._sums = {name: _spans(rows) for name, rows in state["sums"].items()}
         self._rule.load(state["rule"])
-        self._rule.reason = state["status"][1]
         self.keep_plan = unchanged(self._sums, continue_open=True)
 
     def check_state(self, state: Mapping[str, Any]) -> None:
