@@ -1,8 +1,8 @@
 """A group of averages of one trajectory, for the cost of one.
 
 The group keeps one running sum of the current segment, and every `dense` member takes that sum, as a whole, where the
-segment ends: at evaluations and where a fixed window begins or ends. The group uses only the part of `Average` under
-"the interface between a group and its members"; all other state of a member is its own.
+segment ends: at evaluations and where a fixed window begins or ends. Of an average the group uses only the public part
+of `Member`; all other state is the average's own.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from swad.averaging.averager import STATE_VERSION, Averager, read_header, require_unskipped
 from swad.averaging.base import Average
+from swad.averaging.member import Member
 from swad.averaging.semantics import OPEN
 from swad.averaging.sums import FusedUpdate, WeightSum
 from swad.averaging.valley import Status, as_number
@@ -67,8 +68,8 @@ class AverageGroup(Averager, Mapping[str, Average]):
         self._members = dict(averages)
         self._fused = self._segment.fused = FusedUpdate()
         self._broken = False
-        self._dense = [average for average in self._members.values() if average.dense]
-        self._others = [average for average in self._members.values() if not average.dense]
+        self._dense: list[Member] = [average for average in self._members.values() if average.dense]
+        self._others: list[Member] = [average for average in self._members.values() if not average.dense]
         self._edges = {edge for average in self._dense for edge in average.window_edges()}
         shared_names = list(self._dense[0].tracked.averaged) if self._dense else []
         for name, average in self._members.items():
@@ -81,12 +82,12 @@ class AverageGroup(Averager, Mapping[str, Average]):
                 raise ValueError(
                     f"the dense averages of a group average the same tensors; {name} has others: give it its own group"
                 )
-        for average in self._others:
-            fused = average.fusible and list(average.tracked.averaged) == shared_names
-            average.join_group(model, self._fused if fused else None)
-        for average in self._dense:
-            average.share_segment(self._segment, self._dense[0].tracked, self._resolve_skips)
-            average.tracked.follow(model)
+        for member in self._others:
+            fused = member.fusible and list(member.tracked.averaged) == shared_names
+            member.join_group(model, self._fused if fused else None)
+        for member in self._dense:
+            member.share_segment(self._segment, self._dense[0].tracked, self._resolve_skips)
+            member.tracked.follow(model)
         self.tracked = self._first.tracked
 
     def __getitem__(self, name: str) -> Average:
@@ -305,7 +306,7 @@ class AverageGroup(Averager, Mapping[str, Average]):
     # -- internals ----------------------------------------------------------------------------------------
 
     @property
-    def _first(self) -> Average:
+    def _first(self) -> Member:
         return next(iter(self._members.values()))
 
     def _require_intact(self) -> None:

@@ -74,7 +74,7 @@ class SegmentWindows:
                     copy_into(self._targets, segment.buffers)
                     yield window
 
-    def restored(self) -> AbstractContextManager[None]:
+    def restored(self) -> AbstractContextManager[list[Tensor]]:
         """Return a context at whose end the model has the weights and buffers that it has now."""
         return tensors.restored(list(self._targets.values()))
 

@@ -13,8 +13,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from swad.averaging.base import CARRYOVER, Average
+from swad.averaging.base import Average
 from swad.averaging.mean import Mean
+from swad.averaging.member import CARRYOVER
 from swad.averaging.semantics import LIVE, MEAN, OPEN, KeepPlan, Nonfinite, Phase, Semantics, Terms
 from swad.averaging.sums import WeightSum
 from swad.averaging.tensors import Buffers, Patterns
