@@ -375,6 +375,19 @@ def test_the_hook_is_removed_when_training_fails():
     assert callback.averager.step == 3
 
 
+def test_an_average_of_a_fabric_module_has_the_names_of_its_model():
+    from lightning.fabric import Fabric
+
+    fabric = Fabric(accelerator="cpu", devices=1)
+    model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4))
+    wrapped, optimizer = fabric.setup(model, torch.optim.SGD(model.parameters(), 0.1))
+    average = swad.SMA(wrapped, start=0)
+    average.attach(optimizer)
+    fabric.backward(wrapped(torch.randn(8, 3)).square().mean())
+    optimizer.step()
+    wrapped.load_state_dict(average.averaged_state(), strict=True)
+
+
 def test_without_lightning_the_error_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "lightning.pytorch", None)
     spec = importlib.util.spec_from_file_location("elsewhere", sys.modules[SWADCallback.__module__].__file__)

@@ -28,13 +28,13 @@ _WRAPPERS = {"_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module"}
 
 
 def unwrap(model: nn.Module) -> nn.Module:
-    """Return the module inside DDP, DataParallel and `torch.compile`."""
+    """Return the module inside DDP, DataParallel, `torch.compile` and Lightning Fabric."""
     if not isinstance(model, nn.Module):
         raise TypeError(f"a model must be an nn.Module, got a {type(model).__name__}: pass the model itself")
     while True:
         if isinstance(model, nn.parallel.DistributedDataParallel | nn.DataParallel):
             model = model.module
-        elif isinstance(inner := model._modules.get("_orig_mod"), nn.Module):
+        elif (inner := model._modules.get("_orig_mod", model._modules.get("_original_module"))) is not None:
             model = inner
         else:
             return model
