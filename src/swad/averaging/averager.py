@@ -52,7 +52,7 @@ class Averager:
         also with fused optimizers, whose step runs but leaves the weights unchanged.
 
         Args:
-            optimizer: The optimizer that trains the averaged parameters.
+            optimizer: The optimizer that trains the averaged parameters; of several, the one that steps last.
         """
         self._require_no_group("attach")
         if self._attached:

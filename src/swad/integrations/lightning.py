@@ -60,7 +60,7 @@ class SWADCallback(AverageCallback, Callback):  # type: ignore[misc]
             True calls the module with the first item of a batch; a function is called with the module and the batch.
             By default a warning says that they are stale. Frozen statistics need nothing.
         missing_state: What to do when a resumed checkpoint contains no average: "raise", or "start" a new one.
-        optimizer_index: The optimizer to follow, if the module has several.
+        optimizer_index: The optimizer to follow, if the module has several: the one that steps last.
         name: The prefix of the logged metrics; several callbacks need different names.
         average: Another class, e.g. `average=swad.EMA, decay=0.999`. By default `swad.SWAD`.
         options: Options of that class.
