@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 import torch
 from torch import nn
@@ -63,13 +61,6 @@ def test_misspelt_options_name_the_choices(options, message):
     refused(ValueError, message, lambda: SWAD(Net(), **options))
 
 
-def state_without(average, key):
-    state = average.state_dict()
-    header = json.loads(state["header"])
-    del header[key]
-    return {**state, "header": json.dumps(header)}
-
-
 def test_a_foreign_state_is_refused():
     model = Net()
     averager, group = SWAD(model), AverageGroup(model, {"swad": SWAD(model)})
@@ -83,7 +74,6 @@ def test_a_foreign_state_is_refused():
                 f"{owner} loads .* got a dict of body.0.weight, .*model.load_state",
             ),
             (ValueError, {}, "got a dict of nothing"),
-            (ValueError, {"header": "{", "tensors": {}}, "got a header that is not JSON"),
             (ValueError, {"header": "{}", "tensors": {}}, "has version None, expected 1"),
             (TypeError, "swad.pt", "got a str: load the file first"),
         ):
@@ -91,12 +81,6 @@ def test_a_foreign_state_is_refused():
     refused(ValueError, "belongs to EMA, not to SWAD", lambda: averager.load_state_dict(EMA(model).state_dict()))
     refused(ValueError, "belongs to AverageGroup, not to SWAD", lambda: averager.load_state_dict(group.state_dict()))
     refused(ValueError, "belongs to SWAD, not to AverageGroup", lambda: group.load_state_dict(averager.state_dict()))
-    for key in ("updates", "valley"):
-        incomplete = state_without(averager, key)
-        refused(ValueError, f"lacks {key}: load the whole", lambda state=incomplete: averager.load_state_dict(state))
-    cut = {**averager.state_dict(), "tensors": {}}
-    refused(ValueError, "lacks the sum start", lambda: averager.load_state_dict(cut))
-    refused(ValueError, "this state lacks config, step", lambda: LossValley().load_state_dict({"losses": []}))
 
 
 @pytest.mark.parametrize("member", [Net(), SWAD])

@@ -141,10 +141,7 @@ def read_header(state: Mapping[str, Any], owner: str) -> dict[str, Any]:
     if not isinstance(state.get("header"), str):
         keys = ", ".join(map(str, list(state)[:3])) or "nothing"
         raise ValueError(f"{rule}, got a dict of {keys}: load weights with model.load_state_dict")
-    try:
-        header: dict[str, Any] = json.loads(state["header"])
-    except ValueError:
-        raise ValueError(f"{rule}, got a header that is not JSON: the checkpoint is damaged") from None
+    header: dict[str, Any] = json.loads(state["header"])
     if header.get("version") != STATE_VERSION:
         raise ValueError(
             f"this state has version {header.get('version')!r}, expected {STATE_VERSION}: "

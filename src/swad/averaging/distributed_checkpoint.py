@@ -41,8 +41,11 @@ def load(averager: Average | AverageGroup, path: str | os.PathLike[str], key: st
     """
     # DCP reads tensors in place, and which sums there are depends on the phase of the valley. So the header comes
     # first, and the sums that it names are allocated.
-    header: dict[str, Any] = {key: averager.headers()}
-    dcp_load(header, checkpoint_id=path)
-    state: dict[str, Any] = {key: averager.prepare_to_load(header[key])}
+    headers: dict[str, Any] = {"header": ""}
+    if isinstance(averager, AverageGroup):
+        headers["averages"] = {name: {"header": ""} for name in averager}
+    state = {key: headers}
+    dcp_load(state, checkpoint_id=path)
+    state = {key: averager.prepare_to_load(state[key])}
     dcp_load(state, checkpoint_id=path)
     averager.load_state_dict(state[key])

@@ -92,8 +92,6 @@ class EMA(Average):
     def _result(self) -> list[str]:
         return [OPEN]
 
-    _extra_state_names = ("decay",)
-
     def _extra_state(self) -> dict[str, Any]:
         return {"decay": self.decay, "warmup": self.warmup}
 

@@ -229,10 +229,6 @@ class AverageGroup(Averager, Mapping[str, Average]):
             "averages": {name: average.own_state(clone) for name, average in self._members.items()},
         }
 
-    def headers(self) -> dict[str, Any]:
-        """Return a state with empty headers, for checkpoints that are read in place."""
-        return {"header": "", "averages": {name: average.headers() for name, average in self._members.items()}}
-
     def prepare_to_load(self, state: Mapping[str, Any]) -> dict[str, Any]:
         """Allocate the tensors that the headers describe and return a state to read them into."""
         header = json.loads(state["header"])

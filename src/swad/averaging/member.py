@@ -225,15 +225,6 @@ class Member(Averager):
         if header.get("class") != name:
             owner = header.get("class", "AverageGroup")
             raise ValueError(f"this state belongs to {owner}, not to {name}: load it into an average of that class")
-        expected = {"updates", "observed", "sums", *self._extra_state_names}
-        missing = sorted(expected - header.keys())
-        if "tensors" in state:  # a distributed checkpoint reads the headers first
-            missing += [f"the sum {total}" for total in header.get("sums", ()) if total not in state["tensors"]]
-        if missing:
-            raise ValueError(
-                f"{name} loads what its state_dict() returned, but this state lacks {', '.join(missing)}: "
-                f"load the whole state"
-            )
         if header.get("shared") and not self._shared:
             raise ValueError(
                 "this state is that of a member of an AverageGroup, without the segment that its members share: "
@@ -241,10 +232,6 @@ class Member(Averager):
             )
         self._check_extra_state(header)
         return header
-
-    def headers(self) -> dict[str, Any]:
-        """Return a state with an empty header, for checkpoints that are read in place."""
-        return {"header": ""}
 
     def prepare_to_load(self, state: Mapping[str, Any]) -> dict[str, Any]:
         """Allocate the tensors that the state's header describes and return a state to read them into."""
@@ -277,9 +264,6 @@ class Member(Averager):
     def _why_empty(self) -> str:
         """Say why no update is averaged yet, and what to do."""
         return "call update_parameters after an optimizer step"
-
-    _extra_state_names: tuple[str, ...] = ()
-    """The keys of `_extra_state`, which a state must have."""
 
     def _extra_state(self) -> dict[str, Any]:
         """Return what the header of a state has besides the sums and counts, as plain values."""

@@ -149,8 +149,6 @@ class SegmentLog(Average, Sequence[StoredSegment]):
         if files:
             raise FileExistsError(f"a segment log must start in an empty folder, found {files[0]}: choose another")
 
-    _extra_state_names = ("spans", "lowest")
-
     def _extra_state(self) -> dict[str, Any]:
         if self._folder is None and self._in_memory:
             raise RuntimeError("segments in memory are lost with the process: give the log a folder to resume")

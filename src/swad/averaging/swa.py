@@ -141,8 +141,6 @@ class SWA(Average):
         """Return the updates at which the window begins and ends."""
         return (self.start,) if self.end is None else (self.start, self.end)
 
-    _extra_state_names = ("window",)
-
     def _extra_state(self) -> dict[str, Any]:
         return {"window": [self.start, self.end, self.interval]}
 

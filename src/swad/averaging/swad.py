@@ -246,8 +246,6 @@ class SWAD(Average):
             f"{updates}, {rule}. Train longer or evaluate more often"
         )
 
-    _extra_state_names = ("valley", "interval", "anchor")
-
     def _extra_state(self) -> dict[str, Any]:
         return {"valley": self.valley.state_dict(), "interval": self.interval, "anchor": self._anchor}
 
