@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from swad.averaging import tensors
 from swad.averaging.base import Average
 from swad.averaging.group import AverageGroup
 from swad.averaging.semantics import Phase
+from swad.averaging.sums import clones
 from swad.averaging.swad import SWAD
 from swad.averaging.tensors import Buffers, Patterns
 from swad.averaging.valley import Span, Status
@@ -96,9 +97,6 @@ class SegmentLog(Average, Sequence[StoredSegment]):
             return self._in_memory[index]
         return read_segment(self._file(self._spans[index][1]))
 
-    def __iter__(self) -> Iterator[StoredSegment]:
-        return (self[i] for i in range(len(self)))
-
     def _status_at(self, step: int) -> Status:
         """Return which updates are kept so far."""
         spans = (Span(self._spans[0][0], self._spans[-1][1]),) if self._spans else ()  # segments leave no gap
@@ -106,8 +104,9 @@ class SegmentLog(Average, Sequence[StoredSegment]):
 
     def _evaluated(self, loss: float, step: int) -> Status:
         first = self._spans[-1][1] + 1 if self._spans else 1
-        buffers = _clones(self.tracked.buffers, self.tracked.live_buffers())
-        live = _clones(self.tracked.averaged, self.tracked.live()) if loss < self._lowest else {}
+        buffers = dict(zip(self.tracked.buffers, clones(self.tracked.live_buffers()), strict=True))
+        lowest = loss < self._lowest
+        live = dict(zip(self.tracked.averaged, clones(self.tracked.live()), strict=True)) if lowest else {}
         segment = StoredSegment(first, step, loss, self._open_sum(), buffers, live)
         if self._folder is None:
             self._in_memory.append(segment)
@@ -117,7 +116,7 @@ class SegmentLog(Average, Sequence[StoredSegment]):
             if not (dist.is_available() and dist.is_initialized()) or dist.get_rank() == 0:
                 _write(self._file(step), segment)
         self._spans.append((first, step))
-        self._lowest = loss if loss < self._lowest else self._lowest  # nan is not lower
+        self._lowest = loss if lowest else self._lowest  # nan is not lower
         self._sums.clear()
         if not self._shared:
             self._segment.clear()
@@ -265,7 +264,3 @@ def require_same_model(segment: StoredSegment, targets: Mapping[str, Tensor]) ->
     unknown = [name for name in (*segment.sum, *segment.buffers) if name not in targets]
     if unknown:
         raise ValueError(f"the segments must be of this model, which has no {', '.join(unknown[:3])}")
-
-
-def _clones(names: Iterable[str], values: Iterable[Tensor]) -> dict[str, Tensor]:
-    return {name: value.detach().clone() for name, value in zip(names, values, strict=True)}

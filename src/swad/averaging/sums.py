@@ -76,7 +76,7 @@ class WeightSum:
     def _copy_buffers(self, buffers: list[Tensor]) -> None:
         shapes = [buffer.shape for buffer in buffers]
         if self._buffers is None or [buffer.shape for buffer in self._buffers] != shapes:  # e.g. a memory that grows
-            self._buffers = _clones(buffers)
+            self._buffers = clones(buffers)
         else:
             for buffer, value in zip(self._buffers, buffers, strict=True):
                 buffer.copy_(value)
@@ -91,7 +91,7 @@ class WeightSum:
         """Return the tensors of the state by name, distributed as the model is."""
 
         def named(targets: Mapping[str, Tensor], values: list[Tensor]) -> dict[str, Tensor]:
-            values = _clones(values) if clone else values
+            values = clones(values) if clone else values
             return {name: like(target, value) for (name, target), value in zip(targets.items(), values, strict=True)}
 
         # A state is complete: it contains the buffers also where they are still the live ones.
@@ -102,7 +102,7 @@ class WeightSum:
         """Allocate a sum with this header, whose tensors will be filled in later."""
         total = cls.zeros(tracked, offload)
         total.weight, total.last = header["weight"], int(header["last"])
-        total._buffers = _clones(tracked.live_buffers())
+        total._buffers = clones(tracked.live_buffers())
         return total
 
     @classmethod
@@ -223,7 +223,7 @@ class Segment(WeightSum):
 
     def take_buffers(self, other: WeightSum, tracked: TrackedTensors) -> None:
         """Take the buffers of another sum, whose last update is the last here too."""
-        self._buffers, self.last = _clones(other.buffers(tracked)), other.last
+        self._buffers, self.last = clones(other.buffers(tracked)), other.last
 
     def use_live_buffers(self) -> None:
         """Let the buffers be the live ones again."""
@@ -328,7 +328,8 @@ class FusedUpdate:
 
 @torch.inference_mode(False)
 @torch.no_grad()
-def _clones(values: Sequence[Tensor]) -> list[Tensor]:
+def clones(values: Sequence[Tensor]) -> list[Tensor]:
+    """Copy tensors."""
     return [value.detach().clone() for value in values]
 
 
