@@ -91,8 +91,7 @@ def make_step(
 
 def measure_times(names: Sequence[str], device: str, network: str, engine: str, rounds: int) -> dict[str, object]:
     """Return the median seconds per step of each method, or why the engine cannot capture it."""
-    able = [name for name in names if engine == EAGER or not get_algorithm(name).uncapturable]
-    together = [able] if device == "cpu" else [[name] for name in able]
+    together = [names] if device == "cpu" else [[name] for name in names]
     results: dict[str, object] = {}
     for group in together:
         print(f"{device}, {engine}: {', '.join(group)}", file=sys.stderr, flush=True)
@@ -147,7 +146,7 @@ def table(names: Sequence[str], device: str, network: str, rounds: int) -> dict[
     for name in names:
         row = rows[name] = {"peak_mib": memory[name], "peak_x_erm": memory[name] / memory["erm"]} if memory else {}
         for engine in engines:
-            seconds, plain = times[engine].get(name, get_algorithm(name).uncapturable), times[engine]["erm"]
+            seconds, plain = times[engine][name], times[engine]["erm"]
             if isinstance(seconds, float) and isinstance(plain, float):
                 row |= {f"{engine}_ms": seconds * 1e3, f"{engine}_x_erm": seconds / plain}
             else:

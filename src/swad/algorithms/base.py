@@ -100,8 +100,6 @@ class Algorithm(nn.Module):
     """Fewest source domains for which the loss is defined."""
     views: ClassVar[int] = 1
     """Number of augmented views of every image in a batch."""
-    uncapturable: ClassVar[str] = ""
-    """Why a step cannot be captured in a CUDA graph; "" if it can."""
     shardable: ClassVar[bool] = True
     """Whether fsdp can shard it. False if it reads parameters of the network outside of the forward pass."""
     own_recipe: ClassVar[Recipe | None] = None

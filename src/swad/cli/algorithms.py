@@ -61,8 +61,6 @@ def show(
         console.print()
     console.print(f"Credit: {algorithm.paper or 'not stated'}", markup=False, highlight=False)
     console.print(f"Needs: {', '.join(algorithm.needs) or 'nothing beyond images and labels'}", highlight=False)
-    if algorithm.uncapturable:
-        console.print(f"No CUDA graph: {algorithm.uncapturable}", markup=False, highlight=False)
     console.print(
         f"At least: batch_size {algorithm.min_per_domain}, source domains {algorithm.min_domains}\n", highlight=False
     )

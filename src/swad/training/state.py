@@ -160,10 +160,9 @@ class Training:
     def _build_engine(self, log: Callable[[str], None]) -> Engine:
         """Choose how steps are executed and prepare the network for it."""
         config, dist, algorithm = self.config, self.dist, self.algorithm
-        obstacle = algorithm.uncapturable
-        if not obstacle and dist.world_size > 1:
-            # A collective that another process never reaches would hang in a graph, without an error to report.
-            obstacle = "several processes average their gradients during backward, which is not captured"
+        # A collective that another process never reaches would hang in a graph, without an error to report.
+        several = "several processes average their gradients during backward, which is not captured"
+        obstacle = several if dist.world_size > 1 else ""
         frozen_norms = bool(config.model.freeze_bn) and bool(networks.batch_norms(self.predictor))
         fusible = config.training.precision == "bf16" and (frozen_norms or find_vit(self.predictor) is not None)
         kind, reason = choose_engine(config.machine.engine, dist.device, config.total_steps, fusible, obstacle)
