@@ -44,8 +44,12 @@ class CORAL(Algorithm):
     def loss(self, batch: Batch, noise: Noise) -> Tensor:
         """Mean cross entropy plus γ times the mean distance over pairs of domains."""
         features = self.head_inputs(batch, noise)
-        distance = coral(self.by_domain(features))
+        distance = self.distance(self.by_domain(features))
         return functional.cross_entropy(self.head(features), self.labels(batch)) + self.hyperparameters.gamma * distance
+
+    def distance(self, features: Tensor) -> Tensor:
+        """Return the mean distance over pairs of domains, for features `[domains, images, features]`."""
+        return coral(features)
 
 
 def coral(features: Tensor) -> Tensor:

@@ -15,39 +15,23 @@ distance of two equal rows is no longer 0, which shows where g is 1000.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
-from torch.nn import functional
 
-from swad.algorithms.base import Algorithm, Batch, Noise
-from swad.algorithms.hyperparameters import Hyperparameters, Power, hyper
+from swad.algorithms.coral import CORAL
 
 SCALES = (1e-3, 1e-2, 1e-1, 1.0, 1e1, 1e2, 1e3)
 
 
-@dataclass(frozen=True)
-class MMDHyperparameters(Hyperparameters):
-    """The common hyperparameters and the weight of the distance."""
-
-    gamma: float = hyper(1.0, Power(10, -1, 1), "weight of the distance between domains, γ", domainbed="mmd_gamma")
-
-
-class MMD(Algorithm):
+class MMD(CORAL):
     """Cross entropy plus the distance between the distributions of the domains' features."""
 
     paper = "Li, Pan, Wang and Kot: Domain Generalization with Adversarial Feature Learning. CVPR, 2018."
-    needs = ("domain labels",)
-    Hyperparameters = MMDHyperparameters
-    min_domains = 2
-    hyperparameters: MMDHyperparameters
+    min_per_domain = 1
 
-    def loss(self, batch: Batch, noise: Noise) -> Tensor:
-        """Mean cross entropy plus γ times the mean distance over pairs of domains."""
-        features = self.head_inputs(batch, noise)
-        distance = mmd(self.by_domain(features))
-        return functional.cross_entropy(self.head(features), self.labels(batch)) + self.hyperparameters.gamma * distance
+    def distance(self, features: Tensor) -> Tensor:
+        """Return the mean squared MMD over pairs of domains, for features `[domains, images, features]`."""
+        return mmd(features)
 
 
 def mmd(features: Tensor) -> Tensor:
