@@ -167,7 +167,7 @@ def test_the_predictor_is_the_network_alone():
     plain.load_state_dict(algorithm.predictor.state_dict())
     twin = copy.deepcopy(algorithm.predictor)
     assert twin(batch.images).equal(plain(batch.images))
-    assert algorithm._maps._maps is None
+    assert algorithm._maps.maps is None
 
 
 def test_a_sharpness_aware_step_moves_the_variances_too():

@@ -110,7 +110,7 @@ class MapRecorder:
     def __init__(self, network: nn.Module) -> None:
         layers = networks.stem(network) + list(zip(networks.stages(network), networks.channels(network), strict=True))
         self.channels = [count for _, count in layers]
-        self._maps: list[Tensor] | None = None
+        self.maps: list[Tensor] | None = None  # those recorded so far; None outside of `recording`
         # Registered before the network is compiled: the compiler does not see later hooks.
         for k, (layer, count) in enumerate(layers):
             layer.register_forward_hook(RecordMap(self, network, k, count))
@@ -118,17 +118,11 @@ class MapRecorder:
     @contextmanager
     def recording(self) -> Iterator[list[Tensor]]:
         """Record the maps of the passes in this block, with the channels last."""
-        maps: list[Tensor] = []
-        self._maps = maps
+        self.maps = []
         try:
-            yield maps
+            yield self.maps
         finally:
-            self._maps = None
-
-    def add(self, maps: Tensor) -> None:
-        """Keep a map, if they are recorded."""
-        if self._maps is not None:
-            self._maps.append(maps)
+            self.maps = None
 
 
 class RecordMap(StageHook):
@@ -140,7 +134,8 @@ class RecordMap(StageHook):
 
     def __call__(self, module: nn.Module, inputs: object, maps: Tensor) -> None:
         """Record the map and leave it unchanged."""
-        self.recorder.add(maps.movedim(self.channel_axis(maps), -1))
+        if self.recorder.maps is not None:
+            self.recorder.maps.append(maps.movedim(self.channel_axis(maps), -1))
 
 
 ALGORITHM = MIRO
