@@ -276,6 +276,10 @@ class Algorithm(nn.Module):
             )
         return rows.reshape(self.n_domains, -1, *rows.shape[1:])
 
+    def domain_labels(self, rows: Tensor) -> Tensor:
+        """Return the number of the domain of every row, for rows that are sorted by domain."""
+        return torch.arange(self.n_domains, device=rows.device).repeat_interleave(len(rows) // self.n_domains)
+
     def features(self, images: Tensor) -> Tensor:
         """Return the features before the head, for local images."""
         return self._features(self.predictor, images)

@@ -106,7 +106,6 @@ class DANN(Algorithm):
     Hyperparameters = DANNHyperparameters
     hyperparameters: DANNHyperparameters
     min_domains = 2
-    domains: Tensor
     conditional = False
     """Whether the discriminator knows the class."""
 
@@ -116,8 +115,6 @@ class DANN(Algorithm):
         self.n_classes = head.out_features
         self.discriminator = Discriminator(head.in_features, n_domains, hparams.mlp_width, hparams.mlp_depth)
         self.class_embeddings = nn.Embedding(self.n_classes, head.in_features) if self.conditional else None
-        domains = torch.arange(n_domains).repeat_interleave(hparams.batch_size)
-        self.register_buffer("domains", domains, persistent=False)
 
     def make_optimizers(self) -> dict[str, torch.optim.Optimizer]:
         """Return one optimizer for each side."""
@@ -170,9 +167,8 @@ class DANN(Algorithm):
                 inputs = inputs + self.class_embeddings(labels)
             if penalty and not inputs.requires_grad:
                 inputs.requires_grad_()
-            losses = functional.cross_entropy(
-                self.discriminator(inputs, noise.get("hidden_dropout_mask")), self.domains, reduction="none"
-            )
+            scores = self.discriminator(inputs, noise.get("hidden_dropout_mask"))
+            losses = functional.cross_entropy(scores, self.domain_labels(scores), reduction="none")
             loss = (losses * self.image_weights(labels)).sum()
             if penalty:
                 # The gradient is taken at the discriminator's input, so only the discriminator is differentiated twice.

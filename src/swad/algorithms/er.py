@@ -103,7 +103,6 @@ class ER(Algorithm):
         augmentation={"crop": 0.8, "jitter": 0.4, "grayscale": 0},
         hyperparameters={"lr": 1e-3, "weight_decay": 5e-4, "batch_size": 64, "warm_up": 0.1},
     )
-    domains: Tensor
 
     def __init__(self, predictor: nn.Module, hyperparameters: hp.Hyperparameters, n_domains: int) -> None:
         super().__init__(predictor, hyperparameters, n_domains)
@@ -111,8 +110,6 @@ class ER(Algorithm):
         self.discriminator = MLPs(1, head.in_features, width, n_domains)
         self.classifiers = MLPs(n_domains, head.in_features, width, head.out_features)
         self.adversaries = MLPs(n_domains, head.in_features, width, head.out_features)
-        domains = torch.arange(n_domains).repeat_interleave(self.hyperparameters.batch_size)
-        self.register_buffer("domains", domains, persistent=False)
 
     def make_optimizers(self) -> dict[str, torch.optim.Optimizer]:
         """Return one optimizer each for the predictor, the discriminator, the C_i and the C'_i."""
@@ -165,7 +162,8 @@ class ER(Algorithm):
         class_loss = functional.cross_entropy(self.head(features), labels)
 
         scores = self.discriminator(scale_gradient(features, -hparams.lambda_d)[None], noise.get("domain_mask"))[0]
-        domain_losses = self.by_domain(functional.cross_entropy(scores, self.domains, reduction="none")).mean(1)
+        losses = functional.cross_entropy(scores, self.domain_labels(scores), reduction="none")
+        domain_losses = self.by_domain(losses).mean(1)
         shares = [1 / size for size in self.domain_sizes]
         weighted = [share / sum(shares) * loss for share, loss in zip(shares, domain_losses, strict=True)]
         domain_loss = torch.stack(weighted).sum()
