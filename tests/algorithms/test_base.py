@@ -49,6 +49,24 @@ def test_pending_buffers_are_written_after_the_step():
     assert algorithm.pending_buffers == {}
 
 
+@pytest.mark.parametrize(
+    ("name", "optimizer", "rate"),
+    [
+        ("dmg", "masks", "mask_lr"),
+        ("dson", "mixtures", "mixture_lr"),
+        ("masf", "metric", "metric_lr"),
+        ("metareg", "regularizer", "meta_lr"),
+    ],
+)
+def test_a_learning_rate_meant_for_adam_is_adams_whatever_optimizer_the_network_has(name, optimizer, rate):
+    """SGD would hardly move these parameters: their gradients are small."""
+    algorithm = make(name)
+    algorithm.optimizer_name = "sgd"
+    assert isinstance(algorithm.optimizers["main"], torch.optim.SGD)
+    assert isinstance(algorithm.optimizers[optimizer], torch.optim.Adam)
+    assert algorithm.optimizers[optimizer].param_groups[0]["lr"] == getattr(algorithm.hyperparameters, rate)
+
+
 def test_both_ways_to_call_the_network_are_compiled():
     algorithm = make("erm", dropout=0.5)
     calls = []

@@ -311,12 +311,13 @@ class Algorithm(nn.Module):
         return self.gather(batch.labels)
 
     def optimizer(
-        self, parameters: Iterable[nn.Parameter] | Iterable[dict[str, Any]], **options: Any
+        self, parameters: Iterable[nn.Parameter] | Iterable[dict[str, Any]], name: str | None = None, **options: Any
     ) -> torch.optim.Optimizer:
-        """Return the optimizer of the run, Adam or SGD, with the hyperparameters' lr and weight decay.
+        """Return an optimizer with the hyperparameters' lr and weight decay.
 
         Args:
             parameters: Parameters, or groups of them with options of their own, as in torch.
+            name: adam or sgd. Default: that of the run. Name adam where a learning rate makes sense for Adam only.
             options: Other values for all groups: lr, weight_decay, betas (which SGD ignores).
         """
         groups: list[Any] = list(parameters)
@@ -331,9 +332,9 @@ class Algorithm(nn.Module):
             # The learning rate and the step count are tensors on the device, so that a captured step reads their
             # current values and can follow a schedule.
             group["lr"] = torch.tensor(group["lr"], device=group["params"][0].device)
-        if self.optimizer_name == "adam":
+        if (name or self.optimizer_name) == "adam":
             return torch.optim.Adam(groups, fused=True, capturable=capturable)
-        groups = [{name: value for name, value in group.items() if name != "betas"} for group in groups]
+        groups = [{key: value for key, value in group.items() if key != "betas"} for group in groups]
         optimizer = torch.optim.SGD(groups, momentum=self.momentum, fused=not sharded)
         for group in optimizer.param_groups if self.momentum else ():
             for param in group["params"]:

@@ -168,7 +168,7 @@ class DMG(BranchedERM):
 
     def make_optimizers(self) -> dict[str, torch.optim.Optimizer]:
         """Return one optimizer for the network and one for the masks."""
-        masks = self.optimizer(self.predictor.masks.parameters(), lr=self.hyperparameters.mask_lr)
+        masks = self.optimizer(self.predictor.masks.parameters(), "adam", lr=self.hyperparameters.mask_lr)
         return {"main": self.optimizer(self.predictor.network.parameters()), "masks": masks}
 
     def draw_randomness(self, generator: torch.Generator, step: int) -> dict[str, Tensor]:

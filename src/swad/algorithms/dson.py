@@ -199,7 +199,7 @@ class DSON(BranchedERM):
     def make_optimizers(self) -> dict[str, torch.optim.Optimizer]:
         """Return one optimizer for the network and one for the weights of mixtures."""
         mixtures = self.optimizer(
-            self.predictor.mixtures.parameters(), lr=self.hyperparameters.mixture_lr, weight_decay=0
+            self.predictor.mixtures.parameters(), "adam", lr=self.hyperparameters.mixture_lr, weight_decay=0
         )
         return {"main": self.optimizer(self.predictor.network.parameters()), "mixtures": mixtures}
 

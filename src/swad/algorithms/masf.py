@@ -105,7 +105,7 @@ class MASF(Algorithm):
         """Return one optimizer for the predictor and one for the metric network."""
         return {
             "main": self.optimizer(self.predictor.parameters()),
-            "metric": self.optimizer(self.metric.parameters(), lr=self.hyperparameters.metric_lr),
+            "metric": self.optimizer(self.metric.parameters(), "adam", lr=self.hyperparameters.metric_lr),
         }
 
     def draw_randomness(self, generator: torch.Generator, step: int) -> dict[str, Tensor]:

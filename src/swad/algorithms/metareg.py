@@ -10,7 +10,8 @@ Balaji, Sankaranarayanan and Chellappa, "MetaReg: Towards Domain Generalization 
 
    φ takes a step on CE_b(β_unroll), differentiated through all these steps, with sign(β) as the derivative of |β|.
 2. The training starts from the network before the preparation, with its own head, and minimizes CE + R_φ over all
-   domains, with φ fixed. Only this part has numbered steps, evaluations, averages and model selection.
+   domains, with φ fixed. Only this part has numbered steps, evaluations, averages and model selection. The loss may
+   be below 0, since R_φ falls without bound where φ < 0 and |β| grows.
 
 The features in the inner steps are detached: only the linear head is differentiated twice, and inner steps are cheap.
 
@@ -20,8 +21,9 @@ inner steps. These details are not known to us, so they are choices of this proj
 
 - The length of the preparation, `preparation` times the steps of the training, its optimizer (Adam as in the
   training, one step for all domains where the paper makes one step for each), and φ = 0 at the start.
-- φ is trained by an Adam of its own with the learning rate `meta_lr`. In the paper it has plain gradient steps with
-  the inner learning rate; gradients by φ are inner_lr times smaller than those by β, so such a φ stays tiny.
+- φ is trained by an Adam of its own with the learning rate `meta_lr`, also with `--optimizer sgd`. In the paper it has
+  plain gradient steps with the inner learning rate; gradients by φ are inner_lr times smaller than those by β, so such
+  a φ stays tiny.
 - `unroll` 20 and `inner_lr` .001 are a re-implementation's. The inner steps all use the domain's images of this step,
   and features of before its update; the paper draws new images for every inner step.
 - Only the last layer is regularized, the head of the network. In AlexNet the paper may have regularized more.
@@ -87,7 +89,7 @@ class MetaReg(Algorithm):
         """Return one optimizer for the network and the heads of the domains, and one for the regularizer."""
         return {
             "main": self.optimizer([*self.predictor.parameters(), *self.heads.parameters()]),
-            "regularizer": self.optimizer([self.phi], lr=self.hyperparameters.meta_lr, weight_decay=0),
+            "regularizer": self.optimizer([self.phi], "adam", lr=self.hyperparameters.meta_lr, weight_decay=0),
         }
 
     def phase(self, step: int) -> str:
