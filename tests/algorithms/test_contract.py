@@ -147,7 +147,7 @@ def test_updates_change_all_parameters_and_no_frozen_statistics(name):
 @every
 def test_it_learns(name):
     """Training on one batch lowers its cross entropy."""
-    algorithm = make(name, lr=1e-3)
+    algorithm = make(name, lr=1e-3, **quick(name))
     batch = batch_for(algorithm)
     images = batch.images[0] if algorithm.views > 1 else batch.images
 
@@ -325,7 +325,7 @@ def test_predictions_depend_on_the_image_or_the_declared_group(name):
 @pytest.mark.usefixtures("few")
 def test_an_interrupted_run_with_averages_resumes(name, tmp_path):
     own = {**early(name), "batch_size": 4, "dropout": 0.5}
-    settings = {"algorithm": name, "steps": 12, "evaluate_every": 4, "checkpoint_every": 4, "hyperparameters": own}
+    settings = {"algorithm": name, "steps": 8, "evaluate_every": 4, "checkpoint_every": 4, "hyperparameters": own}
     if "anneal" in own:
         own["anneal"] = 5  # after the checkpoint and before the interruption
     whole = train(short(tmp_path / "whole", **settings))

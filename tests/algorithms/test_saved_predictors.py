@@ -50,6 +50,7 @@ def test_a_resumed_runs_predictor_has_the_recorded_scores(name, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("few")
 def test_cards_of_wrapped_networks_do_not_mention_timm(tmp_path):
     result = train(
         short(tmp_path / "run", network="test_resnet", **settings("mtl", weights="random", evaluate_every=8))
