@@ -117,9 +117,14 @@ def combine(algorithm: type[Algorithm], sharpness_aware: type[Algorithm]) -> typ
             f"use it without +{name.lower()}"
         )
     common = {field.name for field in dataclasses.fields(Hyperparameters)}
-    added = [field for field in dataclasses.fields(sharpness_aware.Hyperparameters) if field.name not in common]
+    # Declared again, because two dataclasses must not share a field.
+    added = [
+        (field.name, field.type, dataclasses.field(default=field.default, metadata=field.metadata))
+        for field in dataclasses.fields(sharpness_aware.Hyperparameters)
+        if field.name not in common
+    ]
     own = {field.name for field in dataclasses.fields(algorithm.Hyperparameters)}
-    if both := sorted(own & {field.name for field in added}):
+    if both := sorted(own & {key for key, *_ in added}):
         raise AlgorithmError(
             f"{name} has the hyperparameter {both[0]}, and so has {algorithm.__name__}: rename it to combine them"
         )
@@ -129,18 +134,10 @@ def combine(algorithm: type[Algorithm], sharpness_aware: type[Algorithm]) -> typ
         "paper": f"{algorithm.paper} With {sharpness_aware.paper}".lstrip(),
         "needs": tuple(dict.fromkeys((*algorithm.needs, *sharpness_aware.needs))),
         "Hyperparameters": dataclasses.make_dataclass(
-            f"{algorithm.__name__}{name}Hyperparameters",
-            [(field.name, field.type, _declared_again(field)) for field in added],
-            bases=(algorithm.Hyperparameters,),
-            frozen=True,
+            f"{algorithm.__name__}{name}Hyperparameters", added, bases=(algorithm.Hyperparameters,), frozen=True
         ),
     }
     return type(f"{algorithm.__name__}{name}", (step, algorithm), attributes)
-
-
-def _declared_again(field: dataclasses.Field[Any]) -> Any:
-    """Return the declaration of a field for another dataclass, which must not share the object."""
-    return dataclasses.field(default=field.default, metadata=field.metadata)
 
 
 ALGORITHM = SAM
