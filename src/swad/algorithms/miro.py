@@ -7,7 +7,8 @@ Cha, Lee, Park and Chun, "Domain Generalization by Mutual-Information Regulariza
 
 The sum is, up to a constant, a bound on the mutual information between both networks' features: the negative log
 likelihood of z⁰ under a Gaussian with mean z and a variance that is trained. A channel whose features must change gets
-a large variance, and then costs little. λ is `penalty`.
+a large variance, and then costs little. A small variance has a negative logarithm, so the loss may be below 0. λ is
+`penalty`.
 
 - There is one b for every channel of a layer, with ten times the learning rate of the network and the same weight
   decay. It starts at a variance of .1.
