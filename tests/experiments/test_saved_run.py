@@ -2,10 +2,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from torch.nn import functional
 
+from helpers.runs import short
 from swad.data.domains import ArrayDomain
 from swad.data.splits import DomainSplit
-from swad.experiments.saved_run import stratified_subset
+from swad.experiments.saved_run import open_run, stratified_subset
+from swad.results.records import read_records
+from swad.training.loop import train
 
 
 @pytest.mark.parametrize(
@@ -22,3 +26,14 @@ def test_what_rounding_leaves_goes_to_the_classes_that_lost_most(n: int, classes
     domain = ArrayDomain("photo", labels, np.zeros((10, 1, 1, 3), np.uint8))
     chosen = stratified_subset(DomainSplit(domain, "full", np.arange(10)), n)
     assert np.bincount(chosen.labels, minlength=3).tolist() == classes
+
+
+def test_images_are_those_that_the_run_evaluated_from_its_cache(tmp_path, noise_folder):
+    options = {"dataset": "folder", "data_dir": noise_folder, "target": "a", "network": "small", "image_size": 28}
+    options |= {"input_pipeline": "gpu", "cache_size": 16, "cache": tmp_path / "cache", "steps": 1}
+    path = train(short(tmp_path / "run", **options, evaluate_every=1, hyperparameters={"batch_size": 8})).run_dir
+    losses = {(r.average, r.domain, r.split): r.value for r in read_records(path) if r.metric == "loss"}
+    run = open_run(path)
+    images, labels = run.images(None, split="validation").by_domain["b"]
+    loss = functional.cross_entropy(run.model("last")(images), labels).item()
+    assert loss == pytest.approx(losses["last", "b", "out"], rel=1e-4)

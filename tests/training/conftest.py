@@ -38,17 +38,3 @@ def image_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 color = tuple(channel + shift + i for channel in tint)
                 image.new("RGB", (40 + i, 50), color).save(root / domain / label / f"{i}.png")
     return root
-
-
-@pytest.fixture
-def noise_folder(tmp_path: Path) -> Path:
-    """A folder with 3 domains of 2 classes of 10 images of noise each, of different sizes, which a test may change."""
-    np, image = pytest.importorskip("numpy"), pytest.importorskip("PIL.Image")
-    root, random = tmp_path / "images", np.random.RandomState(0)
-    for domain in "abc":
-        for shade, label in enumerate(("dark", "light")):
-            (root / domain / label).mkdir(parents=True)
-            for i in range(10):
-                pixels = random.randint(0, 128, (40 + i, 56, 3)) + 127 * shade
-                image.fromarray(pixels.astype(np.uint8)).save(root / domain / label / f"{i}.png")
-    return root

@@ -168,9 +168,15 @@ class SavedRun:
 
     @cached_property
     def held_out(self) -> HeldOut:
-        """The run's dataset with the run's own split."""
+        """The run's dataset with the run's own split, and images as the run evaluated them."""
         config = self.config
         dataset = load_dataset(config, self.data)
+        # Files are read without the run's cache, so resize them first as the cache did.
+        for path in map(self.path.joinpath, self.weights.values()):
+            if path.is_file():
+                resized_to = export.read_card(path)["input"].get("resized_to")
+                dataset = replace(dataset, image_spec=replace(dataset.image_spec, resized_to=resized_to))
+                break
         return hold_out(dataset, config.data.targets, trial=config.data.trial, three_way=config.data.three_way)
 
     def images(
