@@ -244,10 +244,12 @@ def test_too_few_evaluations_are_reported_at_the_start_and_at_the_end(tmp_path):
     result = train(short(tmp_path / "run", averages=averages, steps=4, evaluate_every=2), callback=callback)
     early = [message for message in callback.messages if "needs" in message]
     assert early == [
-        "late needs 3 evaluations to find its start, and 4 steps have 2: "
+        "late needs 3 evaluations to find its start, but 4 steps have 2: "
         "train longer or evaluate more often (--evaluate-every 1)"
     ]
     assert any(warning.startswith("the validation loss never converged for late, so it") for warning in result.warnings)
+    train(short(tmp_path / "shorter", averages=("swad",), steps=2, evaluate_every=1), callback=callback)
+    assert "swad needs 3 evaluations to find its start, but 2 steps have 2: train longer" in callback.messages
 
 
 @pytest.mark.all_digits

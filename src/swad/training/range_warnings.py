@@ -13,9 +13,11 @@ def too_few_evaluations(config: RunConfig, training: Training) -> list[str]:
     """Say before the first step which averages will not find their start, as in a short run on a large dataset."""
     steps = config.total_steps
     evaluations = sum(map(config.evaluates, range(1, steps + 1)))
+    every = max(1, steps // 10)
+    more_often = f" or evaluate more often (--evaluate-every {every})" if evaluations < steps else ""
     return [
-        f"{name} needs {valley.n_converge} evaluations to find its start, and {steps} steps have {evaluations}: train "
-        f"longer or evaluate more often (--evaluate-every {max(1, steps // 10)})"
+        f"{name} needs {valley.n_converge} evaluations to find its start, but {steps} steps have {evaluations}: "
+        f"train longer{more_often}"
         for name in training.averages
         if (valley := training.valley(name)) is not None and evaluations < valley.n_converge
     ]
