@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import shutil
+import sys
+
 import pytest
 
 from helpers.runs import short
@@ -48,3 +51,11 @@ def test_tune_without_segments_says_how_to_keep_them(here, tiny_run, tmp_path):
     out = here("tune", tiny_run, "-o", tmp_path).stdout
     assert "train with --keep-segments" in out
     assert "Loss at first step" in out
+
+
+def test_tune_reports_missing_matplotlib_before_it_measures(here, run, monkeypatch, tmp_path):
+    copied = shutil.copytree(run, tmp_path / "runs", ignore=shutil.ignore_patterns("tune.jsonl"))
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    error = here("tune", copied, code=1).stderr
+    assert error == "error: figures need matplotlib: pip install 'swad[report]'\n"
+    assert not list(copied.rglob("tune.jsonl"))

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 
 import pytest
 
@@ -45,3 +46,11 @@ def test_windows_names_bad_values(here, runs, tiny_run):
     assert "--every must be 1 or more, got 0" in error(runs, "--every", "0")
     assert "no windows.jsonl has a complete measurement: run `swad windows` first" in error(tiny_run, "--stored")
     assert "skipped: it kept no segments (train with --keep-segments)" in error(tiny_run)
+
+
+def test_windows_reports_missing_matplotlib_before_it_measures(here, runs, monkeypatch, tmp_path):
+    copied = shutil.copytree(runs, tmp_path / "runs", ignore=shutil.ignore_patterns("windows.jsonl"))
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    error = here("windows", copied, code=1).stderr
+    assert error == "error: figures need matplotlib: pip install 'swad[report]'\n"
+    assert not list(copied.rglob("windows.jsonl"))

@@ -27,7 +27,7 @@ from swad.experiments.segment_runs import (
     build_fast_network,
     merged_by_default,
 )
-from swad.results.figures.style import save_figures
+from swad.results.figures.style import require_matplotlib, save_figures
 from swad.results.figures.windows import windows_figure
 from swad.results.measurement_rows import RowFile
 from swad.results.records import RECORDS
@@ -75,6 +75,7 @@ def measure_windows(
         workers: Processes that read images.
         progress: Called after every evaluation.
     """
+    require_matplotlib()  # before measuring for minutes
     config = config or WindowsConfig()
     found, notes = finished_runs(paths)
     skipped: dict[str, list[Path]] = {}

@@ -22,7 +22,7 @@ from swad.averaging.valley import LossValley
 from swad.experiments.report import Report
 from swad.experiments.saved_run import find_device
 from swad.experiments.tune_runs import TUNE, evaluate_rows, find_tunable, save_average
-from swad.results.figures.style import save_figures
+from swad.results.figures.style import require_matplotlib, save_figures
 from swad.results.figures.tuning import tuning_figure
 from swad.results.tables import Table
 from swad.results.tuning import (
@@ -128,6 +128,7 @@ def tune(
         progress: Called after every evaluation.
     """
     require_choice("select", select, ("iid", "oracle"))
+    require_matplotlib()  # before evaluating for minutes
     torch_device = find_device(device)
     runs, notes = find_tunable(paths, data)
     evaluated = {run.path: run for run in runs if run.saved is not None}
