@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from swad.experiments.reproduce.accuracy import DIFFERENCE
-from swad.experiments.reproduce.base import Results
+from swad.experiments.reproduce.base import Results, availability_notes
 from swad.experiments.reproduce.config import PaperConfig
 from swad.experiments.reproduce.items import ITEMS
 from swad.experiments.reproduce.trainings import Training
@@ -65,11 +65,13 @@ class _KeptResults(Results):
 
 def _of_paper(source: Path, name: str) -> Table:
     """Build a table as `swad reproduce` does, and leave out the columns that have no number of ours."""
-    (table,) = ITEMS[name].build(_KeptResults(source)).tables
+    results = _KeptResults(source)
+    (table,) = ITEMS[name].build(results).tables
     ours = [row for row in table.rows if row.group not in (PAPER, DIFFERENCE)]
     kept = [i for i in range(len(table.columns)) if any(row.cells[i].printed != "–" for row in ours)]
     rows = tuple(replace(row, cells=tuple(row.cells[i] for i in kept)) for row in table.rows)
-    notes = tuple(note for note in table.notes if not note.startswith("Not at hand"))
+    left_out = availability_notes(results.config, ITEMS[name].datasets)
+    notes = tuple(note for note in table.notes if note not in left_out)
     return replace(table, columns=tuple(table.columns[i] for i in kept), rows=rows, notes=notes)
 
 
