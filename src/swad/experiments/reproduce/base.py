@@ -41,6 +41,7 @@ class Reproduction:
         datasets: The paper's datasets of this item, by name.
         measures: What is measured after training, for the statement of cost; empty if nothing is.
         trial_zero: Whether it needs only the first of the requested trials.
+        snapshots: Whether it measures snapshots, which only runs of trial 0 keep.
     """
 
     name: str
@@ -50,6 +51,7 @@ class Reproduction:
     datasets: tuple[str, ...] = PAPER_DATASETS
     measures: str = ""
     trial_zero: bool = False
+    snapshots: bool = False
 
     def specs(self, config: PaperConfig) -> list[SweepSpec]:
         """Return the sweeps that the item needs, each once."""
@@ -144,9 +146,9 @@ def each_dataset(build: BuildDataset, datasets: Sequence[str]) -> Build:
 
 
 def first_trial_item(
-    name: str, title: str, training: Training, build: BuildDataset, *, measures: str = ""
+    name: str, title: str, training: Training, build: BuildDataset, *, measures: str = "", snapshots: bool = False
 ) -> Reproduction:
     """Return an item of the first trial of one training, built dataset by dataset. The paper has it for PACS."""
     datasets = ("PACS",)
     build_all = each_dataset(build, datasets)
-    return Reproduction(name, title, lambda config: (training,), build_all, datasets, measures, trial_zero=True)
+    return Reproduction(name, title, lambda config: (training,), build_all, datasets, measures, True, snapshots)

@@ -7,7 +7,6 @@ of the same run: the plane through the first and the last snapshot of the valley
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from torch import nn
@@ -16,7 +15,7 @@ from swad.averaging import registry
 from swad.averaging.swa import SWA
 from swad.experiments.report import Report
 from swad.experiments.reproduce.base import Results, first_trial_item
-from swad.experiments.reproduce.trainings import ERM, snapshot_trainings
+from swad.experiments.reproduce.trainings import ERM
 from swad.experiments.run_surface import run_surface
 from swad.experiments.saved_run import SavedRun, open_run
 from swad.results.figures.sampling import sampling_figure
@@ -108,14 +107,12 @@ def _build(results: Results, dataset: str, names: Sequence[str]) -> Report:
 
 
 ITEMS = (
-    replace(
-        first_trial_item(
-            "figure2",
-            "Which weights SWA and SWAD average",
-            ERM,
-            _build,
-            measures="the loss on a plane, for every target",
-        ),
-        trainings=snapshot_trainings,
+    first_trial_item(
+        "figure2",
+        "Which weights SWA and SWAD average",
+        ERM,
+        _build,
+        measures="the loss on a plane, for every target",
+        snapshots=True,
     ),
 )

@@ -8,7 +8,7 @@ from dataclasses import replace
 from swad.experiments.report import Report
 from swad.experiments.reproduce.base import Reproduction, Results, each_dataset
 from swad.experiments.reproduce.figure3 import write_run_page
-from swad.experiments.reproduce.trainings import ERM, snapshot_trainings
+from swad.experiments.reproduce.trainings import ERM
 from swad.experiments.run_surface import measure_surfaces, report_surfaces
 from swad.results.runs import load_run
 
@@ -39,10 +39,11 @@ ITEMS = (
     Reproduction(
         "figure4",
         "Loss surfaces through three weights of ERM",
-        snapshot_trainings,
+        lambda config: (ERM,),
         _build,
         DATASETS,
         measures="the loss on a plane, for every target",
         trial_zero=True,
+        snapshots=True,
     ),
 )

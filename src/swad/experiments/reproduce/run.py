@@ -9,7 +9,7 @@ OUTPUT/index.md            links to everything that was built
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -49,15 +49,19 @@ class Cost:
         return self.total - self.finished
 
 
-def item_specs(items: Iterable[Reproduction], config: PaperConfig) -> list[SweepSpec]:
-    """Return the sweeps of several items, each once."""
+def item_specs(items: Sequence[Reproduction], config: PaperConfig) -> list[SweepSpec]:
+    """Return the sweeps of several items, each once. Items that the trials cannot give are an error."""
+    if 0 not in config.trials and (lacking := [item.name for item in items if item.snapshots]):
+        raise ValueError(
+            f"{' and '.join(lacking)} cannot be made: only runs of trial 0 keep snapshots; add 0 to --trial"
+        )
     specs: list[SweepSpec] = []
     for item in items:
         specs += [spec for spec in item.specs(config) if spec not in specs]
     return specs
 
 
-def cost_of(items: Iterable[Reproduction], config: PaperConfig) -> Cost:
+def cost_of(items: Sequence[Reproduction], config: PaperConfig) -> Cost:
     """Count the runs of several items; a run that two of them need counts once."""
     sweep = SweepDir(config.output)
     return _cost(sweep, sweep.plan(item_specs(items, config)))

@@ -82,13 +82,6 @@ ERM_CYCLIC = Training(lr_schedule="cyclic")
 ERM_THREE_WAY = Training(split="60/20/20")
 
 
-def snapshot_trainings(config: PaperConfig) -> tuple[Training, ...]:
-    """Return ERM for the figures of its snapshots, which runs of trial 0 keep."""
-    if 0 not in config.trials:
-        raise ValueError("Figures 2 and 4 measure snapshots, which only runs of trial 0 keep: add 0 to --trial")
-    return (ERM,)
-
-
 def sweep_specs(config: PaperConfig, dataset: str, training: Training) -> list[SweepSpec]:
     """Return the sweeps of a training on one dataset."""
     training = training.searched(config)
