@@ -398,4 +398,4 @@ def test_after_an_interrupt_runs_that_continue_are_counted(tmp_path):
     sweep.add(SweepSpec(targets=("paper",), trials=(0, 1)))
     with pytest.raises(Interrupted):
         run_sweep(sweep, JobLauncher(before=interrupt), display=Display(lines.append))
-    assert lines[-1] == "2 runs stay with jobs or other processes, which continue"
+    assert lines[-1] == "jobs or other processes continue with 2 runs"

@@ -138,7 +138,7 @@ class _Scheduler:
                 self._submitted.discard(outcome.task.key)
                 self._display.update(self._plan, outcome)
         if continued:
-            self._display.log(f"{counted(continued, 'run')} stay with jobs or other processes, which continue")
+            self._display.log(f"jobs or other processes continue with {counted(continued, 'run')}")
 
     def status(self) -> SweepStatus:
         """Read where the runs of this call stand."""
