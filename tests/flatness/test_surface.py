@@ -206,13 +206,19 @@ def test_others_are_estimated_at_every_point():
     with pytest.raises(ValueError, match="give update_bn"):
         plane(*states).evaluate(target, loss, 2)
     batches = [x for x, _ in data.values()]
-    before = fingerprint(target)
-    found = plane(*states).evaluate(target, loss, 2, update_bn=lambda model: swad.update_bn(batches, model))
+    before, estimated = fingerprint(target), []
+
+    def update_bn(model):
+        estimated.append(model)
+        swad.update_bn(batches, model)
+
+    found = plane(*states).evaluate(target, loss, 2, update_bn=update_bn)
     assert fingerprint(target) == before
+    assert len(estimated) == len(found.rows)
     swad.update_bn(batches, models[2])
     assert found.points["3"].losses["sketch"] == loss(models[2].eval())["sketch"].double().mean().item()
     bare = [{name: state[name] for name, _ in target.named_parameters()} for state in states]
-    again = plane(*bare).evaluate(target, loss, 2, update_bn=lambda model: swad.update_bn(batches, model))
+    again = plane(*bare).evaluate(target, loss, 2, update_bn=update_bn)
     assert again.rows == found.rows
     with pytest.raises(ValueError, match=r"the weights '1' lack 1\.running_mean of shape \(4,\)"):
         plane(*bare).evaluate(target, loss, 2)
@@ -282,9 +288,14 @@ def test_normalized_logits_have_the_scale_of_the_first_corner():
     first, second, other = three()
     loss = image_losses(images(), logits="normalized")
     local(other, loss, [0.5], 2)  # leaves its own scale behind
-    found = line(first, second).evaluate(other, loss, 3)
+    rows = []
+    found = line(first, second).evaluate(other, loss, 3, on_row=rows.append)
     assert found.points["1"].losses == local(first, loss, [0.5], 2).loss
     assert found.points["2"].losses == check_losses(loss(second.eval())).means
+    fit_to_another = image_losses(images(), logits="normalized")
+    local(other, fit_to_another, [0.5], 2)
+    resumed = line(first, second).evaluate(other, fit_to_another, 3, done_rows=rows[:3])
+    assert resumed.rows == found.rows
 
 
 # --- resuming -------------------------------------------------------------------------------------------------------

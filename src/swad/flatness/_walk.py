@@ -46,7 +46,7 @@ def evaluate_points(
             [tensor.to(dtype) for tensor, dtype in zip(weights.of(axis), weights.dtypes, strict=True)] for axis in axes
         ]
 
-        def put(point: Row, source: Source | None) -> None:
+        def evaluate(point: Row, source: Source | None) -> Row:
             what = f"the weights {point['name']!r}"
             if source is None:
                 weights.put(origin, list(zip(directions, (point["x"], point["y"]), strict=False)))
@@ -55,9 +55,8 @@ def evaluate_points(
             weights.put_buffers({**defaults, **by_name(corners["1"] if source is None else source)}, what)
             if update_bn is not None:
                 update_bn(model)
-
-        def evaluate(point: Row, source: Source | None) -> Row:
-            put(point, source)
+            if point is points[0][0]:  # evaluated before all others; they have the scale of its logits
+                fit_logits(loss_fn, model)
             measured = check_losses(loss_fn(model))  # its values are read here anyway
             losses, *errors = (measure.means for measure in measured.measures)
             row = SurfaceRow(**point, losses=losses, errors=errors[0] if errors else {})
@@ -67,8 +66,6 @@ def evaluate_points(
         head = {"kind": HEAD, "xs": list(grid[0]), "ys": list(grid[1]), "parameters": weights.dim}
         done = {point_key(row): row for row in rows if row["kind"] == POINT}
         points = list(_points(corners, *grid, named))
-        put(*points[0])
-        fit_logits(loss_fn, model)  # all points have the scale of the first corner
         if rows:
             _require_same(rows, head, done.get(point_key(points[0][0])), lambda: evaluate(*points[0]))
         else:
