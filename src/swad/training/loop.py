@@ -220,9 +220,10 @@ class _Run:
 
     def _build(self) -> None:
         self.training = Training(self.config, self.sources, self.dist, self.cache, self.output.log)
-        networks.require_whole_patches(
-            self.training.predictor, str(self.config.model.network), self.sources.image_spec.size
-        )
+        if self.checkpoint is None:  # earlier versions began such runs, and they can be finished
+            networks.require_whole_patches(
+                self.training.predictor, str(self.config.model.network), self.sources.image_spec.size
+            )
         self.evaluator = Evaluator(self.training, self.output.log)
         for text in too_few_evaluations(self.config, self.training):
             self.output.log(text)
