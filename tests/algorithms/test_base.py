@@ -160,7 +160,10 @@ def test_a_misspelled_attribute_in_make_optimizers_is_named(monkeypatch):
 
 def test_pooled_batches_cannot_be_grouped_by_domain():
     algorithm = make("erm")
-    assert algorithm.by_domain(torch.zeros(12, 2)).shape == (3, 4, 2)
+    rows = torch.zeros(12, 2)
+    assert algorithm.by_domain(rows).shape == (3, 4, 2)
+    assert algorithm.domain_labels(rows).tolist() == [0] * 4 + [1] * 4 + [2] * 4
     algorithm.pooled = True
-    with pytest.raises(AlgorithmError, match="ERM groups images by domain, which pooled batches mix: use balanced"):
-        algorithm.by_domain(torch.zeros(12, 2))
+    for grouped in (algorithm.by_domain, algorithm.domain_labels):
+        with pytest.raises(AlgorithmError, match="ERM groups images by domain, which pooled batches mix: use balanced"):
+            grouped(rows)

@@ -278,7 +278,8 @@ class Algorithm(nn.Module):
 
     def domain_labels(self, rows: Tensor) -> Tensor:
         """Return the number of the domain of every row, for rows that are sorted by domain."""
-        return torch.arange(self.n_domains, device=rows.device).repeat_interleave(len(rows) // self.n_domains)
+        n_domains, n_images = self.by_domain(rows).shape[:2]
+        return torch.arange(n_domains, device=rows.device).repeat_interleave(n_images)
 
     def features(self, images: Tensor) -> Tensor:
         """Return the features before the head, for local images."""
