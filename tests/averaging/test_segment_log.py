@@ -126,6 +126,20 @@ def test_a_folder_holds_one_log(trajectory, tmp_path):
     assert len(resumed) == len(load_segments(tmp_path)) == 5
 
 
+def test_a_log_resumes_with_all_its_files_or_not_at_all(trajectory, tmp_path):
+    model, log, _, _ = trajectory
+    state = log.state_dict()
+    log.update_parameters(model)
+    log.observe(1.0)
+    lost = load_segments(tmp_path)[1]
+    lost.unlink()
+    resumed = SegmentLog(model, tmp_path)
+    with pytest.raises(FileNotFoundError, match=f"1 of 5 are missing, such as {lost}: restore them"):
+        resumed.load_state_dict(state)
+    assert resumed.step == len(resumed) == 0
+    assert len(load_segments(tmp_path)) == 5, "no file is removed"
+
+
 @settings(max_examples=80)
 @given(st.integers(0, 2**32))
 def test_a_replay_follows_the_definition_and_equals_the_live_average(seed):

@@ -47,6 +47,17 @@ def test_without_opt_overfit_is_a_dense_fixed_window():
     assert weights_of(average) == uniform(range(41, 61))
 
 
+def test_replays_are_counted_up_to_each_averaged_update():
+    model = OneHot()
+    average = SWA(model, start=0, interval=5)
+    with pytest.raises(ValueError, match="must end at update 5, which is averaged; got 7 replays after update 0"):
+        average.count_replays(7)
+    for step in (5, 7, 10):
+        model.go_to(step)
+        average.count_replays(step - average.step)
+    assert weights_of(average) == uniform([5, 10])
+
+
 def test_a_window_stays_closed_whatever_comes_after():
     torch.manual_seed(0)
     model = nn.Linear(3, 2)

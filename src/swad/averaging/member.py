@@ -117,7 +117,8 @@ class Member(Averager):
         missed = [step for step in range(self._updates + 1, self._updates + n) if self._wants(step)]
         if missed:
             raise ValueError(
-                f"update {missed[0]} must be counted alone, got {n} replays from {self._updates}: count up to it first"
+                f"a count of replays must end at update {missed[0]}, which is averaged; "
+                f"got {n} replays after update {self._updates}: count up to it first"
             )
         self._updates += n - 1
         self.take_update(None, skipped=None)

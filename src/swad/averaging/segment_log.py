@@ -157,8 +157,8 @@ class SegmentLog(Average, Sequence[StoredSegment]):
         missing = [str(self._file(last)) for _, last in header["spans"] if not self._file(last).exists()]
         if missing:
             raise FileNotFoundError(
-                f"a segment log needs all its files to resume, but {len(missing)} are missing, such as {missing[0]}: "
-                f"restore them, or start a new log in an empty folder"
+                f"a segment log needs all its files to resume, but {len(missing)} of {len(header['spans'])} are "
+                f"missing, such as {missing[0]}: restore them, or start a new log in an empty folder"
             )
 
     def _load_extra_state(self, header: Mapping[str, Any]) -> None:
