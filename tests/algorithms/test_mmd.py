@@ -51,6 +51,13 @@ def test_the_gradient_by_finite_differences():
         assert gradient[index].item() == pytest.approx((up - down) / 2e-5, rel=1e-3, abs=1e-5)
 
 
+def test_one_image_of_every_domain_is_enough():
+    """The covariances of CORAL, whose loss it shares, need two."""
+    algorithm = make("mmd", batch_size=1)
+    assert algorithm.min_per_domain == 1
+    assert algorithm.loss(batch_for(algorithm), noise_for(algorithm)).isfinite()
+
+
 def test_equal_rows_far_from_the_origin_have_distance_0():
     """In single precision their kernel at the finest scale would not be 1."""
     rows = 30 + torch.randn(1, 4, 512, generator=torch.Generator().manual_seed(0))
