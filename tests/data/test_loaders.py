@@ -228,17 +228,3 @@ def test_whole_batches_are_dealt_to_the_ranks(files):
 def test_a_batch_must_divide_among_the_processes(files):
     with pytest.raises(DataError, match="must be a multiple of the 2 processes, got 5"):
         train(files, batch_size=5, world_size=2)
-
-
-def test_workers_name_a_bad_image_in_one_line(tmp_path):
-    files = tuple(f"{i}.png" for i in range(12))
-    for file in files:
-        (tmp_path / file).write_bytes(b"not an image")
-    domains = tuple(FileDomain(name, np.zeros(12, np.int64), tmp_path, files) for name in "de")
-    sources = hold_out(Dataset("two", domains, ("x",), ImageSpec(8)), "e").sources
-    batches = TrainLoader(sources.train, ImageSpec(8), 4, 0, workers=2)
-    with pytest.raises(DataError) as caught:
-        for _ in batches.inputs(1, 20):
-            pass
-    assert len(str(caught.value).splitlines()) == 1
-    assert str(caught.value).startswith(f"cannot decode image {tmp_path}")
