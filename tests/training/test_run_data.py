@@ -17,6 +17,7 @@ from swad.models.networks import NetworkError
 from swad.training import run_data
 from swad.training.export import load_predictor
 from swad.training.loop import train
+from swad.training.resolve import resolve
 
 SETTINGS = {"dataset": "folder", "target": "a", "network": "test_resnet", "weights": "random", "workers": 0}
 SETTINGS |= {"averages": (), "steps": 1, "evaluate_every": 1, "hyperparameters": {"batch_size": 2}}
@@ -114,5 +115,10 @@ def test_an_epoch_has_the_images_of_now_which_are_listed_once(noise_folder, tmp_
     assert train({**options, "output": tmp_path / "before"}).steps == 2  # 32 images
     for path in list(noise_folder.rglob("*.png")):
         shutil.copy(path, path.with_name(f"copy-{path.name}"))
-    assert train({**options, "output": tmp_path / "after"}).steps == 4
+    after = train({**options, "output": tmp_path / "after"})
+    assert after.steps == 4
     assert len(listed) == 2
+    resolve(after.config.replace(trial=1, steps=None))  # counts the images, as a sweep does for its plan
+    assert len(listed) == 3
+    (noise_folder / "a" / "dark" / "0.png").unlink()
+    assert sum(map(len, run_data.load_dataset(after.config).domains)) == 119

@@ -100,8 +100,10 @@ def training_images(config: RunConfig) -> tuple[int, ...]:
     return _count_training_images(_key(data), data.targets, data.trial, data.three_way)
 
 
-def load_data(data: DataConfig) -> Dataset:
-    """Load the dataset of a run; if its images were just counted, they are not listed again."""
+def load_data(data: DataConfig, counted: bool) -> Dataset:
+    """Load the dataset of a run; if its images were just `counted`, they are not listed again."""
+    if not counted:
+        _load.cache_clear()
     try:
         return _load(_key(data))
     finally:

@@ -193,7 +193,7 @@ class _Run:
 
     def _load_data(self) -> None:
         data = self.config.data
-        dataset = load_dataset(self.config)
+        dataset = load_dataset(self.config, counted=True)
         for note in dataset.notes:
             self.output.log(note)
         self.sources, self.target = hold_out(dataset, data.targets, trial=data.trial, three_way=data.three_way)

@@ -23,14 +23,15 @@ from swad.util.names import listed
 from swad.util.progress import Progress
 
 
-def load_dataset(config: RunConfig, data_dir: Path | None = None) -> Dataset:
+def load_dataset(config: RunConfig, data_dir: Path | None = None, *, counted: bool = False) -> Dataset:
     """Load the dataset of a run.
 
     Args:
         config: Resolved settings of the run.
         data_dir: Where the dataset is now, if it moved since training.
+        counted: Whether `resolve` has just counted the images of this run, so that they need not be listed again.
     """
-    dataset = load_data(config.data if data_dir is None else replace(config.data, data_dir=data_dir))
+    dataset = load_data(config.data if data_dir is None else replace(config.data, data_dir=data_dir), counted)
     return replace(dataset, image_spec=image_spec(config, dataset.image_spec))
 
 
