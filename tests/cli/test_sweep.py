@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from helpers.commands import SWAD, environment
 from helpers.in_process_launcher import fake_train
 from swad import cli
+from swad.cli import _sweep
 from swad.cli import sweep as command
 from swad.cli._launch import parse_launcher_options
 from swad.cli._problems import Problems
@@ -247,3 +248,11 @@ def test_a_device_is_kept_until_another_is_stated(tmp_path):
     for options, device in (([plan], "cpu"), ([], "cpu"), (["--device", "cpu:0"], "cpu:0"), ([], "cpu:0")):
         sweep(*map(str, options), "-o", str(output), code=1)
         assert [spec.options["device"] for spec in SweepDir(output).specs] == [device]
+
+
+def test_the_launcher_gets_the_device_of_a_plan_file(here, tmp_path, monkeypatch):
+    devices, plan = [], tmp_path / "plan.toml"
+    monkeypatch.setattr(_sweep, "run", lambda sweep, launch, device, *rest: devices.append(device) or True)
+    plan.write_text('dataset = ["digits"]\n[options]\ndevice = "cpu:0"\n')
+    here("sweep", plan, "-o", tmp_path / "sweep")
+    assert devices == ["cpu:0"]
