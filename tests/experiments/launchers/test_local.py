@@ -41,8 +41,7 @@ def test_workers_are_kept_see_one_gpu_each_and_stop(tmp_path, monkeypatch):
         assert launcher.slots == 2
         launcher.submit(tasks(tmp_path / "a", 2))
         launcher.submit(tasks(tmp_path / "b", 2))
-        assert launcher.wait(timeout=0) == []
-        done = []
+        done = launcher.wait(timeout=0)  # whatever has finished by now
         while outcomes := launcher.wait():
             done += outcomes
         assert [outcome.status for outcome in done] == ["finished"] * 4
