@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 import torch
 from torch import nn
@@ -81,6 +83,13 @@ def test_a_foreign_state_is_refused():
     refused(ValueError, "belongs to EMA, not to SWAD", lambda: averager.load_state_dict(EMA(model).state_dict()))
     refused(ValueError, "belongs to AverageGroup, not to SWAD", lambda: averager.load_state_dict(group.state_dict()))
     refused(ValueError, "belongs to SWAD, not to AverageGroup", lambda: group.load_state_dict(averager.state_dict()))
+    cut = {**averager.state_dict(), "tensors": {}}
+    header = json.loads(averager.state_dict()["header"])
+    del header["valley"]
+    refused(ValueError, "lacks 'start': load the whole", lambda: averager.load_state_dict(cut))
+    cut = {**averager.state_dict(), "header": json.dumps(header)}
+    refused(ValueError, "lacks 'valley': load the whole", lambda: averager.load_state_dict(cut))
+    refused(ValueError, "this state lacks config, step", lambda: LossValley().load_state_dict({"losses": []}))
 
 
 @pytest.mark.parametrize("member", [Net(), SWAD])

@@ -200,11 +200,17 @@ class Member(Averager):
 
     def read_state(self, state: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, WeightSum]]:
         """Return the header and the sums of what `own_state` returned, or raise. Nothing changes."""
-        header = self.check_state(state)
-        sums = {
-            name: WeightSum.from_state(head, state["tensors"][name], self.tracked, name != OPEN and self._offload)
-            for name, head in header["sums"].items()
-        }
+        try:
+            header = self.check_state(state)
+            sums = {
+                name: WeightSum.from_state(head, state["tensors"][name], self.tracked, name != OPEN and self._offload)
+                for name, head in header["sums"].items()
+            }
+        except KeyError as error:
+            name = type(self).__name__
+            raise ValueError(
+                f"{name} loads what its state_dict() returned, but this state lacks {error}: load the whole state"
+            ) from None
         return header, sums
 
     def restore(self, header: Mapping[str, Any], sums: dict[str, WeightSum]) -> None:

@@ -296,6 +296,12 @@ class LossValley:
 
     def check_state(self, state: Mapping[str, Any]) -> None:
         """Raise if `load_state_dict` would refuse this state."""
+        missing = [key for key in self.state_dict() if key not in state]
+        if missing:
+            raise ValueError(
+                f"a valley loads what its state_dict() returned, but this state lacks {', '.join(missing)}: "
+                f"pass the state of a LossValley"
+            )
         differs = [
             f"{key} {saved!r} in the state, {self._config()[key]!r} here"
             for key, saved in state["config"].items()

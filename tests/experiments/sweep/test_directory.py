@@ -78,6 +78,7 @@ def test_many_writers_lose_no_request(tmp_path):
         ("{", "cannot read"),
         ("[]", "was not written by this version"),
         ('{"format": 99, "specs": []}', "was not written by this version"),
+        ('{"format": 1}', "was not written by this version"),
         ('{"format": 1, "specs": [{"trails": [0]}]}', "did you mean 'trials'?"),
     ],
 )

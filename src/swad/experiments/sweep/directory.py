@@ -78,7 +78,7 @@ class SweepDir:
             return ()
         except (OSError, ValueError, RecursionError) as error:
             raise ConfigError([f"cannot read {file} ({error}): restore it, or choose another directory"]) from None
-        if not isinstance(content, dict) or content.get("format") != FORMAT:
+        if not isinstance(content, dict) or content.get("format") != FORMAT or "specs" not in content:
             raise ConfigError([f"{file} was not written by this version of swad: choose another directory"])
         return tuple(SweepSpec.from_json(spec, file) for spec in content["specs"])
 
