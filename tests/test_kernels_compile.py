@@ -12,7 +12,6 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from swad.averaging import _kernels
 from swad.data import _gpu_augment_kernel
 from swad.models import _fused_norm_kernel, _fused_vit_kernel
 
@@ -93,7 +92,6 @@ CASES = {
          "per_image": WHOLE, "per_channel": WHOLE, "per_row": WHOLE, "per_column": WHOLE, "chunks": WHOLE},
         {"SIZE": 224, "PIXELS": 1024, "CHUNKS": 64},
     ),
-    "averages": (_kernels._add_and_blend, {"rows": "*i64", "rates": FULL}, {"BLOCK": 4096, "MEANS": 2}),
 }  # fmt: skip
 
 

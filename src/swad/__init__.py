@@ -24,12 +24,13 @@ if TYPE_CHECKING:
     from swad.averaging.ema import EMA
     from swad.averaging.group import AverageGroup
     from swad.averaging.lr_schedules import cyclic_lr
+    from swad.averaging.rule import NeverConvergedWarning, Rule
     from swad.averaging.segment_log import SegmentLog
     from swad.averaging.segment_windows import fit_on_val
-    from swad.averaging.semantics import Phase
+    from swad.averaging.spans import Phase, Span, Status
     from swad.averaging.swa import SMA, SWA
-    from swad.averaging.swad import SWAD, NeverConvergedWarning
-    from swad.averaging.valley import LossValley, Span, Status
+    from swad.averaging.swad import SWAD
+    from swad.averaging.valley import LossValley
     from swad.training.config import RunConfig
     from swad.training.export import load_predictor
     from swad.training.loop import train
@@ -39,15 +40,16 @@ _HOMES = {
     "EMA": "averaging.ema",
     "LossValley": "averaging.valley",
     "RunConfig": "training.config",
-    "NeverConvergedWarning": "averaging.swad",
-    "Phase": "averaging.semantics",
+    "NeverConvergedWarning": "averaging.rule",
+    "Phase": "averaging.spans",
+    "Rule": "averaging.rule",
     "SMA": "averaging.swa",
     "SWA": "averaging.swa",
     "SWAD": "averaging.swad",
     "AverageGroup": "averaging.group",
     "SegmentLog": "averaging.segment_log",
-    "Span": "averaging.valley",
-    "Status": "averaging.valley",
+    "Span": "averaging.spans",
+    "Status": "averaging.spans",
     "cyclic_lr": "averaging.lr_schedules",
     "fit_on_val": "averaging.segment_windows",
     "load_predictor": "training.export",
@@ -68,6 +70,7 @@ __all__ = [  # noqa: RUF022 - the reader's order
     "cyclic_lr",
     "update_bn",
     "Average",
+    "Rule",
     "Status",
     "Span",
     "Phase",

@@ -76,20 +76,20 @@ def test_a_foreign_state_is_refused():
                 f"{owner} loads .* got a dict of body.0.weight, .*model.load_state",
             ),
             (ValueError, {}, "got a dict of nothing"),
-            (ValueError, {"header": "{}", "tensors": {}}, "has version None, expected 1"),
+            (ValueError, {"header": "{}"}, "has version None, expected 2"),
             (TypeError, "swad.pt", "got a str: load the file first"),
         ):
             refused(error, message, lambda load=load, state=state: load(state))
     refused(ValueError, "belongs to EMA, not to SWAD", lambda: averager.load_state_dict(EMA(model).state_dict()))
     refused(ValueError, "belongs to AverageGroup, not to SWAD", lambda: averager.load_state_dict(group.state_dict()))
     refused(ValueError, "belongs to SWAD, not to AverageGroup", lambda: group.load_state_dict(averager.state_dict()))
-    cut = {**averager.state_dict(), "tensors": {}}
+    cut = {**averager.state_dict(), "averages": {"": {}}}
     header = json.loads(averager.state_dict()["header"])
-    del header["valley"]
-    refused(ValueError, "lacks 'start': load the whole", lambda: averager.load_state_dict(cut))
+    del header["observed"]
+    refused(ValueError, "lacks '0': load the whole", lambda: averager.load_state_dict(cut))
     cut = {**averager.state_dict(), "header": json.dumps(header)}
-    refused(ValueError, "lacks 'valley': load the whole", lambda: averager.load_state_dict(cut))
-    refused(ValueError, "this state lacks config, step", lambda: LossValley().load_state_dict({"losses": []}))
+    refused(ValueError, "lacks 'observed': load the whole", lambda: averager.load_state_dict(cut))
+    refused(ValueError, "this state lacks n_converge, .*, step", lambda: LossValley().load_state_dict({"losses": []}))
 
 
 @pytest.mark.parametrize("member", [Net(), SWAD])

@@ -95,7 +95,7 @@ def test_skipped_steps_leave_no_gap_in_the_count(in_group):
     for step, skips in ((1, 0), (2, 3), (3, 0)):
         model.go_to(step)
         for skipped in (0.0, *[1.0] * skips):
-            averager.take_update(model, torch.tensor([skipped]))
+            averager.trajectory.take_update(model, torch.tensor([skipped]))
         averager.observe(1.0)
         assert average.averaged_state()["count"].item() == average.status.end_step == step
 

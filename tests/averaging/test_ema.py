@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 
 import pytest
@@ -44,12 +43,8 @@ def test_the_warm_up_forgets_the_first_weights():
 def test_a_state_keeps_the_warm_up():
     model = nn.Linear(1, 1)
     warm, plain = EMA(model, warmup=True), EMA(model)
-    with pytest.raises(ValueError, match="an EMA must resume with its warm-up: True in the state, False here"):
+    with pytest.raises(ValueError, match=r"EMA must resume .*: warmup True in the state, False here"):
         plain.load_state_dict(warm.state_dict())
-    state = plain.state_dict()
-    header = json.loads(state["header"])
-    del header["warmup"]  # as earlier versions wrote it
-    plain.load_state_dict({**state, "header": json.dumps(header)})
     assert "with warm-up" in warm.status.reason
     assert "with warm-up" not in plain.status.reason
 

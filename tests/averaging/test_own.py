@@ -21,37 +21,62 @@ EXAMPLE = next(
 )
 LAWA = '''
 import swad
-from swad.averaging.sums import WeightSum
 
-class LAWA(swad.Average):
-    """The mean of the weights at the last k evaluations."""
+class Latest(swad.Rule):
+    """The weights at the last k evaluations."""
 
-    dense, sparse = False, True
+    dense, settings = False, ("k",)
 
-    def __init__(self, model, k=2, scale=1.5, keep=True, word="x", other=None):
-        super().__init__(model)
+    def __init__(self, k):
         if k < 1:
             raise ValueError(f"k must be at least 1, got {k}")
-        self.k, self.options = k, (scale, keep, word, other)
+        self.k, self.steps = k, []
 
-    def _wants(self, step):
+    def observe(self, loss, step):
+        self.steps = [*self.steps, step][-self.k :]
+
+    def spans(self, step):
+        return tuple(swad.Span(step, step) for step in self.steps)
+
+    def stretches(self):
+        return self.spans(0)
+
+    def takes(self, step):  # only evaluations matter
         return False
 
-    def _evaluated(self, loss, step):
-        self._sums[str(step)] = copied = WeightSum.zeros(self.tracked)
-        copied.add_(WeightSum.of_live(self.tracked, step), 1.0, self.tracked)
-        for oldest in list(self._sums)[: -self.k]:
-            del self._sums[oldest]
-        return self.status
-
-    def _result(self):
-        return list(self._sums)
-
-    def _status_at(self, step):
-        spans = tuple(swad.Span(int(name), int(name)) for name in self._sums)
-        return swad.Status(swad.Phase.AVERAGING, f"the last {self.k} evaluations", None, spans)
+class LAWA(swad.Average):
+    def __init__(self, model, k=2, scale=1.5, keep=True, word="x", other=None):
+        super().__init__(model, Latest(k))
+        self.options = (scale, keep, word, other)
 
 AVERAGE = LAWA
+'''
+MERGE = '''
+import swad
+
+class Merge(swad.Rule):
+    """The weights at all evaluations, each weighed by how low its loss was."""
+
+    dense = False
+
+    def __init__(self):
+        self.weights = []
+
+    def observe(self, loss, step):
+        self.weights = [*self.weights, (step, 1 / loss)]
+
+    def spans(self, step):
+        return tuple(swad.Span(step, step, weight) for step, weight in self.weights)
+
+    def stretches(self):
+        return self.spans(0)
+
+    def takes(self, step):
+        return False
+
+class AVERAGE(swad.Average):
+    def __init__(self, model):
+        super().__init__(model, Merge())
 '''
 PLAN = Plan(steps=100, evaluate_every=10, tolerance_ratio=0.2)
 LOSSES = [1.0, 2.0, 2.0, 2.0, 0.5, 0.6, 0.6, 0.7, 0.7, 0.7]
@@ -64,6 +89,7 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.setattr(own, "__path__", [str(folder)])
     (folder / "own_late.py").write_text(EXAMPLE)
     (folder / "own_lawa.py").write_text(LAWA)
+    (folder / "own_merge.py").write_text(MERGE)
     return folder
 
 
@@ -85,9 +111,27 @@ def test_it_averages_what_it_says_alone_in_a_group_and_after_a_resume(text, upda
     assert weights_of(group["swad"]) == uniform(range(10, 101)), "which starts early, unlike that of the example"
 
 
+def test_a_weighted_merge_alone_in_a_group_and_after_a_resume():
+    alone = build("own_merge", OneHot(101))
+    drive(alone, LOSSES)
+    weights = {step: 1 / loss for step, loss in zip(range(10, 101, 10), LOSSES, strict=True)}
+    want = {step: pytest.approx(weight / sum(weights.values()), rel=1e-5) for step, weight in weights.items()}
+    assert weights_of(alone) == weights_of(reload(alone, build("own_merge", OneHot(101)))) == want
+    model = OneHot(101)
+    group = AverageGroup(model, {name: build(name, model) for name in ("own_merge", "swad", "own_lawa")})
+    drive(group, LOSSES)
+    assert weights_of(group["own_merge"]) == want
+
+
+@pytest.mark.parametrize("text", [LAWA, MERGE])
+def test_an_average_of_ones_own_is_one_short_file(text):
+    statements = [line for line in text.splitlines() if line.strip() and '"""' not in line]
+    assert len(statements) < 25
+
+
 def test_options_have_the_types_of_their_defaults():
     average = build("own_lawa:k=4,scale=2,keep=false,word=seven,as=mine", OneHot(2))
-    assert (average.k, average.options) == (4, (2.0, False, "seven", None))
+    assert (average.rule.k, average.options) == (4, (2.0, False, "seven", None))
     for text, message in {
         "own_lawa:k=two": "own_lawa: k must be a whole number, got 'two'",
         "own_lawa:k=0": "average own_lawa: k must be at least 1, got 0",
@@ -135,7 +179,9 @@ def test_unknown_names_suggest_yours(folder, monkeypatch):
         AverageError, match=r"^there is no average 'own_lat', only swad, .*: did you mean 'own_late'\?$"
     ):
         registry.parse("own_lat")
-    with pytest.raises(AverageError, match=r"'nonsense', only swad, .*, own_late, own_lawa: name .* in SWAD_AVERAGES$"):
+    with pytest.raises(
+        AverageError, match=r"'nonsense', only swad, .*, own_lawa, own_merge: name .* in SWAD_AVERAGES$"
+    ):
         registry.parse("nonsense")
     monkeypatch.setattr(own, "__path__", [str(folder / "nowhere")])
     with pytest.raises(AverageError, match=r"SWAD_AVERAGES must name existing folders, got .*nowhere"):

@@ -28,43 +28,43 @@ def test_every_name_makes_an_average():
 
 
 def test_windows_of_the_paper():
-    swa = build("swa")
+    swa = build("swa").rule
     assert (swa.start, swa.end, swa.interval) == (4000, 5000, 100)
-    dense = build("without_opt_overfit")
+    dense = build("without_opt_overfit").rule
     assert (dense.start, dense.end, dense.interval) == (4000, 5000, 1)
-    assert build("without_dense").interval == 100
-    assert build("without_overfit").valley.n_tolerance == math.inf
-    assert build("sma").start == 100
-    assert build("ema").decay == 0.99
-    assert build("swad_text").valley.semantics == "text"
-    assert build("swad_reference").valley.semantics == "reference"
+    assert build("without_dense").rule.interval == 100
+    assert build("without_overfit").rule.n_tolerance == math.inf
+    assert build("sma").rule.start == 100
+    assert build("ema").rule.decay == 0.99
+    assert build("swad_text").rule.semantics == "text"
+    assert build("swad_reference").rule.semantics == "reference"
 
 
 def test_windows_of_other_schedules():
-    late = build("swa", Plan(5000, 100, offset=1))
+    late = build("swa", Plan(5000, 100, offset=1)).rule
     assert (late.start, late.end) == (4001, 5001)  # evaluated after 4101, ..., 5001
-    cyclic = build("swa", Plan(5000, 50, cycle=100))
+    cyclic = build("swa", Plan(5000, 50, cycle=100)).rule
     assert cyclic.interval == 100
     for steps, every in ((1, 1), (10, 4), (10, 10), (24, 4), (400, 10), (7, 3)):
-        short = build("swa", Plan(steps, every))
+        short = build("swa", Plan(steps, every)).rule
         assert short.start >= 0
         assert short.start + short.interval <= short.end == steps
         assert short.end % short.interval == short.start % short.interval
 
 
 def test_sma_begins_at_update_100_whatever_the_length_of_training():
-    assert build("sma", Plan(15_000, 500)).start == 100
-    assert build("sma:start=7", Plan(40, 10)).start == 7
+    assert build("sma", Plan(15_000, 500)).rule.start == 100
+    assert build("sma:start=7", Plan(40, 10)).rule.start == 7
     with pytest.raises(AverageError, match=r"start earlier with sma:start=2$"):
         build("sma", Plan(100, 10))
-    assert build("sma", Plan(100, 10, offset=1)).start == 100
+    assert build("sma", Plan(100, 10, offset=1)).rule.start == 100
 
 
 def test_the_tolerance_is_the_datasets_unless_given():
     vlcs = Plan(5000, 50, tolerance_ratio=0.2)
-    assert build("swad", vlcs).valley.tolerance_ratio == 0.2
-    assert build("without_dense", vlcs).valley.tolerance_ratio == 0.2
-    assert build("swad:tolerance_ratio=0.4", vlcs).valley.tolerance_ratio == 0.4
+    assert build("swad", vlcs).rule.tolerance_ratio == 0.2
+    assert build("without_dense", vlcs).rule.tolerance_ratio == 0.2
+    assert build("swad:tolerance_ratio=0.4", vlcs).rule.tolerance_ratio == 0.4
 
 
 def test_lists_with_options():

@@ -17,21 +17,26 @@ from swad import SWA, SWAD, AverageGroup, NeverConvergedWarning, SegmentLog, fit
 from swad.averaging.segment_log import load_segments, replay
 
 
+def logged(model, folder=None):
+    log = SegmentLog(model, folder)
+    return log, AverageGroup(model, {}, {"log": log})
+
+
 @pytest.fixture
 def trajectory(tmp_path):
     """A short training with every weight kept, and its segment log on disk: uneven segments on purpose."""
     torch.manual_seed(0)
     model = Net()
-    log, weights = SegmentLog(model, tmp_path), []
+    (log, group), weights = logged(model, tmp_path), []
 
     def after(step):
-        log.update_parameters(model)
+        group.update_parameters(model)
         weights.append({name: value.double().clone() for name, value in model.state_dict().items()})
         if step in (4, 10, 13, 20, 26):
-            log.observe(1.0)
+            group.observe(1.0)
 
     train(model, torch.optim.SGD(model.parameters(), 0.5), 26, after=after)
-    return model, log, weights, [(1, 4), (5, 10), (11, 13), (14, 20), (21, 26)]
+    return model, log, group, weights, [(1, 4), (5, 10), (11, 13), (14, 20), (21, 26)]
 
 
 def score_of(model):
@@ -50,7 +55,7 @@ def mean_of(weights):
 
 
 def test_fit_on_val_finds_the_best_window(trajectory, tmp_path):
-    model, log, weights, spans = trajectory
+    model, log, _, weights, spans = trajectory
     live = {name: value.clone() for name, value in model.state_dict().items()}
     windows = {
         (spans[a][0], spans[b][1]): score_of(loaded(mean_of(weights[spans[a][0] - 1 : spans[b][1]])))
@@ -73,22 +78,22 @@ def test_fit_on_val_finds_the_best_window(trajectory, tmp_path):
 
 def test_windows_of_complex_weights_keep_their_imaginary_part():
     model = torch.nn.ParameterList([torch.zeros(2, dtype=torch.complex64)])
-    log = SegmentLog(model)
+    log, group = logged(model)
     for step in (1, 2, 3):
         model[0].data.fill_(step + 2j * step)
-        log.update_parameters(model)
-        log.observe(1.0)
+        group.update_parameters(model)
+        group.observe(1.0)
     fit_on_val(log, model, lambda model: 1.0)
     assert model[0].tolist() == [2 + 4j, 2 + 4j]
 
 
 def test_equal_scores_prefer_the_longest_window(trajectory):
-    model, log, _, _ = trajectory
+    model, log, _, _, _ = trajectory
     assert fit_on_val(log, model, lambda m: 1.0) == type(fit_on_val(log, model, lambda m: 1.0))(1, 26, 1.0)
 
 
 def test_a_failing_score_leaves_the_model_as_it_was(trajectory):
-    model, log, _, _ = trajectory
+    model, log, _, _, _ = trajectory
     live = {name: value.clone() for name, value in model.state_dict().items()}
 
     def fail(model):
@@ -100,12 +105,12 @@ def test_a_failing_score_leaves_the_model_as_it_was(trajectory):
 
 
 def test_errors_say_what_to_do(trajectory):
-    model, log, _, _ = trajectory
+    model, log, _, _, _ = trajectory
     with pytest.raises(ValueError, match="keep them with a SegmentLog"):
         fit_on_val([], model, score_of)
     with pytest.raises(ValueError, match=r"which has no body\.0\.weight"):
         fit_on_val(log, torch.nn.Linear(3, 2), score_of)
-    in_memory = SegmentLog(model)
+    _, in_memory = logged(model)
     in_memory.update_parameters(model)
     in_memory.observe(1.0)
     with pytest.raises(RuntimeError, match="give the log a folder"):
@@ -113,30 +118,30 @@ def test_errors_say_what_to_do(trajectory):
 
 
 def test_a_folder_holds_one_log(trajectory, tmp_path):
-    model, log, _, _ = trajectory
-    other = SegmentLog(model, tmp_path)
+    model, _, group, _, _ = trajectory
+    _, other = logged(model, tmp_path)
     other.update_parameters(model)
     with pytest.raises(FileExistsError, match="must start in an empty folder"):
         other.observe(1.0)
-    state = log.state_dict()
-    log.update_parameters(model)
-    log.observe(1.0)  # after the checkpoint, lost with the process
-    resumed = SegmentLog(model, tmp_path)
-    resumed.load_state_dict(state)
+    state = group.state_dict()
+    group.update_parameters(model)
+    group.observe(1.0)  # after the checkpoint, lost with the process
+    resumed, fresh = logged(model, tmp_path)
+    fresh.load_state_dict(state)
     assert len(resumed) == len(load_segments(tmp_path)) == 5
 
 
 def test_a_log_resumes_with_all_its_files_or_not_at_all(trajectory, tmp_path):
-    model, log, _, _ = trajectory
-    state = log.state_dict()
-    log.update_parameters(model)
-    log.observe(1.0)
+    model, _, group, _, _ = trajectory
+    state = group.state_dict()
+    group.update_parameters(model)
+    group.observe(1.0)
     lost = load_segments(tmp_path)[1]
     lost.unlink()
-    resumed = SegmentLog(model, tmp_path)
+    resumed, fresh = logged(model, tmp_path)
     with pytest.raises(FileNotFoundError, match=f"1 of 5 are missing, such as {lost}: restore them"):
-        resumed.load_state_dict(state)
-    assert resumed.step == len(resumed) == 0
+        fresh.load_state_dict(state)
+    assert fresh.step == len(resumed) == 0
     assert len(load_segments(tmp_path)) == 5, "no file is removed"
 
 
@@ -148,7 +153,7 @@ def test_a_replay_follows_the_definition_and_equals_the_live_average(seed):
     losses, tried = losses_of(rng), {str(k): settings_of(rng) for k in range(4)}
     model = OneHot()
     log = SegmentLog(model)
-    group = AverageGroup(model, {"log": log, **{name: SWAD(model, **options) for name, options in tried.items()}})
+    group = AverageGroup(model, {name: SWAD(model, **options) for name, options in tried.items()}, {"log": log})
     step, steps = 0, []
     for loss in losses:
         for _ in range(rng.randint(1, 3)):
@@ -170,15 +175,15 @@ def test_a_replay_follows_the_definition_and_equals_the_live_average(seed):
 
 def test_live_weights_are_kept_at_every_new_lowest_loss_and_nowhere_else(tmp_path):
     model = OneHot()
-    log = SegmentLog(model, tmp_path)
+    log, group = logged(model, tmp_path)
     for step, loss in enumerate((3.0, float("nan"), 2.0, 2.0, 2.5, 1.0), start=1):
         model.go_to(step)
-        log.update_parameters(model)
+        group.update_parameters(model)
         if step == 4:  # the lowest loss survives a checkpoint
-            state = log.state_dict()
-            log = SegmentLog(model, tmp_path)
-            log.load_state_dict(state)
-        log.observe(loss)
+            state = group.state_dict()
+            log, group = logged(model, tmp_path)
+            group.load_state_dict(state)
+        group.observe(loss)
     kept = {segment.last: segment.live["weight"].nonzero().item() for segment in log if segment.live}
     assert kept == {1: 1, 3: 3, 6: 6}
     sizes = {path.stem[-1]: path.stat().st_size for path in load_segments(tmp_path)}
@@ -186,13 +191,13 @@ def test_live_weights_are_kept_at_every_new_lowest_loss_and_nowhere_else(tmp_pat
 
 
 def test_a_replay_refuses_what_it_cannot_replay(trajectory, tmp_path):
-    model, log, _, _ = trajectory
+    model, log, _, _, _ = trajectory
     with pytest.raises(ValueError, match=r"which has no body\.0\.weight"):
         other = torch.nn.Linear(3, 2)
         replay(log, other, {"swad": SWAD(other)})
     group = AverageGroup(model, {"swa": SWA(model, start=2, interval=2)})
     with pytest.raises(ValueError, match="averaged as a whole"):
-        group.take_segment(log[0].sum, 4)
+        group.trajectory.take_segment(log[0].sum, 4)
     (tmp_path / "segment-00000004.pt").write_bytes(b"no zip")
     with pytest.raises(ValueError, match=r"segment-00000004.pt is not a segment .* train the run again"):
         replay(load_segments(tmp_path), model, {"swad": SWAD(model)})

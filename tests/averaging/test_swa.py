@@ -20,7 +20,7 @@ def test_swa_takes_the_papers_ten_weights():
         average.update_parameters(model)
     assert weights_of(average) == uniform(range(4100, 5001, 100))
     assert average.averaged_state()["count"].item() == 5000
-    assert average.n_buffers == 1
+    assert average.trajectory.n_buffers == 1
     assert average.status.n_averaged == 10
     assert average.status.should_stop
 
@@ -50,7 +50,10 @@ def test_without_opt_overfit_is_a_dense_fixed_window():
 def test_replays_are_counted_up_to_each_averaged_update():
     model = OneHot()
     average = SWA(model, start=0, interval=5)
-    with pytest.raises(ValueError, match="must end at update 5, which is averaged; got 7 replays after update 0"):
+    with pytest.raises(
+        ValueError,
+        match="must end at update 5, where an average takes the weights or ends a sum; got 7 replays after update 0",
+    ):
         average.count_replays(7)
     for step in (5, 7, 10):
         model.go_to(step)

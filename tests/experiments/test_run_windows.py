@@ -14,6 +14,7 @@ import torch
 from safetensors.torch import load_file
 
 from helpers.runs import short
+from swad.averaging.group import AverageGroup
 from swad.averaging.segment_log import SegmentLog, load_segments
 from swad.averaging.segment_windows import SegmentWindows
 from swad.experiments import run_windows, segment_runs
@@ -161,11 +162,11 @@ def test_one_side_can_be_added_to_another(fresh):
 def test_an_average_is_measured_with_the_buffers_of_its_last_update(tmp_path):
     """As windows are: otherwise batch norms whose statistics were estimated again would favor it."""
     model = torch.nn.BatchNorm1d(1)
-    log = SegmentLog(model, tmp_path / "segments")
+    group = AverageGroup(model, {}, {"log": SegmentLog(model, tmp_path / "segments")})
     for step in (1, 2, 3):
         model.running_mean.fill_(step)
-        log.update_parameters(model)
-        log.observe(1.0)
+        group.update_parameters(model)
+        group.observe(1.0)
     saved = {"weight": torch.tensor([5.0]), "running_mean": torch.tensor([7.0])}
     run = SimpleNamespace(path=tmp_path, ranges={"swad": {"end_step": 2}}, weights={}, state=lambda name: saved)
     ((name, state),) = run_windows._saved_states(run, "swad")

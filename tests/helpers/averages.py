@@ -88,7 +88,7 @@ def uniform(steps) -> dict[int, float]:
 
 
 def drive(average, losses, per_segment=10):
-    model = average.tracked.model
+    model = average.trajectory.tracked.model
     for step in range(1, per_segment * len(losses) + 1):
         model.go_to(step)
         average.update_parameters(model)

@@ -92,7 +92,7 @@ def fsdp(rank, world, folder):
         ),
     )
     assert averager.status.should_stop
-    shard = averager._sums["start"].values[0]
+    shard = averager._pieces.pieces[0].values[0]
     assert shard.shape[0] in (3, 4), shard.shape  # 7 rows over two ranks, not gathered
     spans = averager.status.spans
     steps = [i for s in spans for i in s.updates]
@@ -162,7 +162,7 @@ def checkpoint(rank, world, folder):
     optimizer = run(model, averager, rank, world, 22)
     swad.averaging.distributed_checkpoint.save(averager, folder / "dcp")
     if rank == 0:
-        print("saved", averager.step, averager.n_buffers)
+        print("saved", averager.step, averager.trajectory.n_buffers)
     torch.save(
         {name: full(value).clone() for name, value in averager.averaged_state().items()}, folder / f"before{rank}.pt"
     )

@@ -83,7 +83,7 @@ def test_a_validation_outside_of_fit_is_not_observed():
     callback = SWADCallback(apply_at_end=False, **OPTIONS)
     trainer, model = fit([callback], max_steps=EVERY + 2)
     trainer.validate(model, loader(1), verbose=False)
-    assert (callback.averager.step, callback.averager.observed_step) == (EVERY + 2, EVERY)
+    assert (callback.averager.step, callback.averager.trajectory.observed_step) == (EVERY + 2, EVERY)
 
 
 def test_accumulation_counts_steps_and_validations_between_steps_are_passed_over():
@@ -102,7 +102,7 @@ def test_checkpoints_hold_live_weights_and_the_average_apart(tmp_path):
     for file in files:
         saved = torch.load(file, weights_only=True)
         assert_equal(saved["state_dict"], keep.kept[saved["global_step"]])
-        assert set(saved["callbacks"][callback.state_key]["average"]) == {"header", "tensors"}
+        assert set(saved["callbacks"][callback.state_key]["average"]) == {"header", "segment", "averages", "listeners"}
     last = torch.load(tmp_path / "last.ckpt", weights_only=True)
     assert last["global_step"] == STOP
     assert any(not torch.equal(v, model.state_dict()[k]) for k, v in last["state_dict"].items())

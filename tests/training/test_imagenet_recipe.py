@@ -256,7 +256,11 @@ def test_learning_rates_of_the_paper(schedule):
         # SWAD takes every update of the last 20 %, SWA that at the end of every cycle.
         config = config.replace(averages=recipe.AVERAGES[schedule])
         [average] = build_averages(config, algorithm.predictor).values()
-        assert (average.start, average.end, average.interval) == (720, 900, 1 if schedule == "constant" else 30)
+        assert (average.rule.start, average.rule.end, average.rule.interval) == (
+            720,
+            900,
+            1 if schedule == "constant" else 30,
+        )
 
 
 def test_problems_are_found_before_training(tree, tmp_path):

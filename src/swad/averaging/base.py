@@ -1,30 +1,39 @@
-"""The base class of all averages of weights along a trajectory: what a user calls. `member` has how it works."""
+"""An average of weights along a trajectory: a model, and a rule for which updates are averaged."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import sys
+import warnings
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
 from swad.averaging import tensors
-from swad.averaging.mean import Mean
-from swad.averaging.member import Member
-from swad.averaging.semantics import OPEN
+from swad.averaging.pieces import Pieces
+from swad.averaging.rule import NeverConvergedWarning, Rule
+from swad.averaging.spans import Status
+from swad.averaging.sums import WeightSum
 from swad.averaging.tensors import Buffers, Patterns, TrackedTensors
-from swad.averaging.valley import Status, as_number
+from swad.averaging.trajectory import ALONE, Averager, Trajectory
 
 
-class Average(Member):
-    """The common part of all averages: following a model's tensors, swapping, copying, hooks and exact resume.
+class Average(Averager):
+    """The weights of some updates of a model, averaged. A rule decides which; an average moves tensors.
 
-    A subclass defines which updates it takes (`_wants`), what it does with a segment at an evaluation (`_evaluated`),
-    and which sums its result consists of (`_result`). See "for subclasses" in `swad.averaging.member`.
+    `SWAD`, `SWA` and `EMA` are averages with a rule of theirs. One of your own is a rule (see `swad.averaging.rule`):
+
+    >>> import torch, swad
+    >>> from swad.averaging.window import Window
+    >>> model = torch.nn.Linear(1, 1)
+    >>> average = Average(model, Window(start=100, end=200))
 
     Args:
         model: The model to follow. Build the average after FSDP2 has sharded it.
+        rule: What decides which updates are averaged.
         buffers: "copy" keeps the buffers of the last averaged update; "average" averages floating-point buffers too.
         offload: Keep all sums but the open segment in pinned host memory.
         include: Name patterns of the tensors to average (shell style), also frozen ones. By default all trainable ones.
@@ -32,9 +41,12 @@ class Average(Member):
         process_group: The processes that must agree on the observed loss. By default all.
     """
 
+    _pieces_class = Pieces
+
     def __init__(
         self,
         model: nn.Module,
+        rule: Rule,
         *,
         buffers: Buffers = "copy",
         offload: bool = False,
@@ -42,18 +54,24 @@ class Average(Member):
         exclude: Patterns = None,
         process_group: dist.ProcessGroup | None = None,
     ) -> None:
-        super().__init__(TrackedTensors(model, buffers, include, exclude), offload, process_group)
+        kind, tracked = type(self).__name__, TrackedTensors(model, buffers, include, exclude)
+        self._pieces = self._pieces_class(kind, rule, tracked, offload)
+        self.trajectory = Trajectory(kind, {ALONE: self._pieces}, process_group=process_group)
 
-    # -- during training ----------------------------------------------------------------------------------
+    @property
+    def rule(self) -> Rule:
+        """What decides which updates are averaged."""
+        return self._pieces.rule
 
-    def count_replays(self, n: int = 1) -> None:
-        """Count replays of a CUDA graph that captured `update_parameters`.
+    @property
+    def tracked(self) -> TrackedTensors:
+        """The model and its tensors that are averaged."""
+        return self._pieces.tracked
 
-        Args:
-            n: How many replays were made since the last count.
-        """
-        self._require_no_group("count_replays")
-        self.take_replays(n)
+    @property
+    def status(self) -> Status:
+        """The phase of the trajectory, and what is averaged if training ends now."""
+        return self.rule.status_at(self.step)
 
     def observe(self, loss: float | Tensor) -> Status:
         """Take the live model's validation loss after an evaluation and return the new status.
@@ -64,26 +82,12 @@ class Average(Member):
             loss: One number, not negative: the mean over the validation examples, with the live weights and not with
                 the average.
         """
-        self._require_no_group("observe")
-        self.tracked.require_same_modules()
-        self.tracked.require_frozen()
-        return self.take_loss(self.agreed_loss(as_number(loss)))
-
-    @property
-    def observed_step(self) -> int:
-        """The update of the last evaluation."""
-        return self._observed
-
-    @property
-    def status(self) -> Status:
-        """The phase of the trajectory, and what is averaged if training ends now."""
-        return self._status_at(self.step)
+        return self._followed("observe").take_loss(loss)[ALONE]
 
     def __repr__(self) -> str:
         # Reading a skipped step's count waits for the device: until it is known, show the last evaluation.
-        pending = self._skips is not None or not self._segment.count_is_known
-        step = self._observed if pending else self._updates
-        status = self._status_at(step)
+        step = self.trajectory.known_step
+        status = self.rule.status_at(step)
         fields = {
             "phase": status.phase,
             "step": step,
@@ -107,7 +111,7 @@ class Average(Member):
         """
         self.tracked.require_same_modules()
         target = self._target(model)
-        self._mean().copy_to(target)
+        self._write_mean(self._parts(), target)
 
     @contextmanager
     def average_parameters(self, model: nn.Module | None = None) -> Iterator[nn.Module]:
@@ -118,67 +122,77 @@ class Average(Member):
         """
         self.tracked.require_same_modules()
         target = self._target(model)
-        owner = target.model
+        parts = self._parts()
+        with tensors.swapped(target.model, lambda: target.written(excluded=target is not self.tracked)):
+            self._write_mean(parts, target)
+            yield target.model if model is None else model
 
-        def written() -> dict[str, Tensor]:
-            # Looked up each time: moving the model in the block replaces its buffers, and a forward may gather shards.
-            tensors.reshard(owner)
-            excluded = {} if target is self.tracked else target.live_excluded()
-            return {
-                **dict(zip(target.averaged, target.live(), strict=True)),
-                **dict(zip(target.buffers, target.held_buffers(), strict=True)),
-                **{name: tensors.local(tensor) for name, tensor in excluded.items()},
-            }
-
-        mean = self._mean()
-        with tensors.swapped(owner, written):
-            mean.copy_to(target)
-            yield owner if model is None else model
-
-    def averaged_state(self) -> dict[str, Tensor]:
+    def averaged_state(self) -> dict[str, Any]:
         """Return the average as if training ended now: a state dict of new tensors in the model's dtypes.
 
         It contains frozen and excluded parameters, the buffers and the extra state of modules too, so that it loads
         strictly.
         """
         self.tracked.require_same_modules()
-        return self._mean().state()
-
-    # -- resume -------------------------------------------------------------------------------------------
-
-    def state_dict(self, clone: bool = True) -> dict[str, Any]:
-        """Return everything needed to continue exactly from here: a JSON header and named tensors.
-
-        It holds only tensors, strings and dicts, so `torch.load(weights_only=True)` reads it back, and distributed
-        checkpoints reshard it (see `swad.averaging.distributed_checkpoint`).
-
-        Args:
-            clone: Copy the tensors, so that later updates do not change the state. False saves memory where the
-                state is written to disk at once.
-        """
-        self._require_no_group("state_dict")
-        return self.own_state(clone)
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue exactly where `state_dict` was taken, with the same settings and a model of the same names.
-
-        Args:
-            state: What `state_dict` returned.
-        """
-        self._require_no_group("load_state_dict")
-        self.restore(*self.read_state(state))
+        parts = self._parts()
+        means = {
+            name: tensors.like(tensor, _mean(parts, i, tensor.device).to(tensor.dtype))
+            for i, (name, tensor) in enumerate(self.tracked.averaged.items())
+        }
+        buffers = dict(zip(self.tracked.buffers, self._newest_buffers(parts), strict=True))
+        return self.tracked.whole_state(means, buffers)
 
     # -- internals ----------------------------------------------------------------------------------------
 
-    def _mean(self) -> Mean:
-        self._resolve_skips()
-        opened = list(self._open_sums().values())
-        sums = [part for name in self._result() for part in (opened if name == OPEN else [self._sums[name]])]
-        if not sum(part.weight for part in sums) > 0:
-            raise RuntimeError(f"there is nothing to average yet: {self._why_empty()}")
-        return Mean(sums, self.tracked)
+    def _parts(self) -> list[tuple[WeightSum, float]]:
+        """Return the sums of the average as if training ended now, each with how often it counts."""
+        step = self.step
+        parts = self._pieces.parts(self.trajectory.open_segment(), step)
+        if not parts:
+            raise RuntimeError(f"there is nothing to average yet: {self.rule.why_empty(step)}")
+        if caveat := self.rule.caveat(step):
+            warnings.warn(caveat, NeverConvergedWarning, stacklevel=_caller_level())
+        return parts
+
+    def _newest_buffers(self, parts: list[tuple[WeightSum, float]]) -> list[Tensor]:
+        newest = max((total for total, _ in parts), key=lambda total: total.last)
+        return self.tracked.live_buffers() if newest.buffers is None else newest.buffers
+
+    @torch.no_grad()
+    def _write_mean(self, parts: list[tuple[WeightSum, float]], target: TrackedTensors) -> None:
+        """Copy the average, its buffers and the excluded tensors into the target's model."""
+        tensors.reshard(target.model)
+        buffers = dict(zip(target.buffers, self._newest_buffers(parts), strict=True))
+        held = dict(zip(target.buffers, target.held_buffers(), strict=True))
+        tensors.require_match("the buffers of the average must have the shapes of the model's", held, buffers)
+        for index, tensor in enumerate(target.live()):
+            tensor.copy_(_mean(parts, index, tensor.device))
+        for name, tensor in held.items():
+            tensor.copy_(buffers[name])
+        if target is not self.tracked:
+            excluded = target.live_excluded()
+            for name, value in self.tracked.live_excluded().items():
+                tensors.local(excluded[name]).copy_(tensors.local(value))
 
     def _target(self, model: nn.Module | None) -> TrackedTensors:
         if model is None or tensors.unwrap(model) is self.tracked.model:
             return self.tracked
         return self.tracked.follow_copy(model)
+
+
+@torch.no_grad()
+def _mean(parts: list[tuple[WeightSum, float]], index: int, device: torch.device) -> Tensor:
+    """Return one tensor of the mean, so that no second model is in memory."""
+    (first, times), *others = parts
+    value = first.values[index].to(device, copy=True).mul_(times)
+    for total, times in others:
+        value.add_(total.values[index].to(device), alpha=times)
+    return value.div_(sum(total.weight * times for total, times in parts))
+
+
+def _caller_level() -> int:
+    """Return the `stacklevel` of the caller outside this package, whose line a warning shows."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(("swad.", "contextlib")):
+        level, frame = level + 1, frame.f_back
+    return level

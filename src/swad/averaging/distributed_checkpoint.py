@@ -41,11 +41,8 @@ def load(averager: Average | AverageGroup, path: str | os.PathLike[str], key: st
     """
     # DCP reads tensors in place, and which sums there are depends on the phase of the valley. So the header comes
     # first, and the sums that it names are allocated.
-    headers: dict[str, Any] = {"header": ""}
-    if isinstance(averager, AverageGroup):
-        headers["averages"] = {name: {"header": ""} for name in averager}
-    state = {key: headers}
+    state: dict[str, Any] = {key: {"header": ""}}
     dcp_load(state, checkpoint_id=path)
-    state = {key: averager.prepare_to_load(state[key])}
+    state = {key: averager.trajectory.prepare_to_load(state[key])}
     dcp_load(state, checkpoint_id=path)
     averager.load_state_dict(state[key])

@@ -2,16 +2,90 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 
 from swad.averaging.base import Average
-from swad.averaging.semantics import OPEN, Phase
+from swad.averaging.pieces import Pieces
+from swad.averaging.rule import Rule
+from swad.averaging.spans import FOREVER, Phase, Span, Status
+from swad.averaging.sums import WeightSum
 from swad.averaging.tensors import Buffers, Patterns
-from swad.averaging.valley import Span, Status
+
+
+class Decay(Rule):
+    """All updates, each with less weight than the next: m <- decay * m + (1 - decay) * theta.
+
+    Args:
+        decay: The share of the mean that stays at each update.
+        warmup: Begin with a smaller decay.
+    """
+
+    dense = False
+    settings = ("decay", "warmup")
+
+    def __init__(self, decay: float, warmup: bool) -> None:
+        if not 0 <= decay < 1:
+            raise ValueError(f"decay must be at least 0 and below 1, got {decay}; the paper uses 0.99")
+        self.decay, self.warmup = decay, warmup
+
+    def spans(self, step: int) -> tuple[Span, ...]:
+        """Return all updates."""
+        return (Span(1, step),) if step else ()
+
+    def stretches(self) -> tuple[Span, ...]:
+        """Return all updates; evaluations do not matter."""
+        return (Span(1, FOREVER),)
+
+    def share(self, step: int) -> float:
+        """Return how far update `step` moves the mean; the first one all the way."""
+        if step <= 1:
+            return 1.0
+        return max(1 - self.decay, 9 / (9 + step)) if self.warmup else 1 - self.decay
+
+    def status_at(self, step: int) -> Status:
+        """Return that the average has all updates."""
+        warmup = ", with warm-up" if self.warmup else ""
+        return Status(Phase.AVERAGING, f"decay {self.decay}, from the first update on{warmup}", None, self.spans(step))
+
+
+class MovingMean(Pieces):
+    """The mean of an EMA, in its own segment, which never ends."""
+
+    @property
+    def capturable(self) -> bool:
+        """Whether updates do not depend on their number: without a warm-up, after the first."""
+        return not cast(Decay, self.rule).warmup
+
+    def stays_open(self, segment: WeightSum, step: int) -> bool:
+        """Whether the segment may stay open: always."""
+        return True
+
+    def take(self, live: list[Tensor], step: int | Tensor, keep: Tensor | None) -> None:
+        """Move the mean towards the weights; at the first update, all the way."""
+        own, rule = self.own, cast(Decay, self.rule)
+        assert own is not None
+        own.follow(live)
+        own.weight, own.buffers = 1, None  # the buffers are the live ones
+        if keep is not None:
+            moves = _share_on_device(rule, cast(Tensor, step)) * keep
+            for mean, tensor in zip(own.values, live, strict=True):  # foreach lerp reads a tensor on the host
+                mean.lerp_(tensor.to(mean.dtype), moves.to(mean.dtype))
+            return
+        share = rule.share(cast(int, step))
+        if all(mean.dtype == tensor.dtype for mean, tensor in zip(own.values, live, strict=True)):
+            torch._foreach_lerp_(own.values, live, share)
+        else:  # lerp does not mix dtypes
+            torch._foreach_mul_(own.values, 1 - share)
+            torch._foreach_add_(own.values, live, alpha=share)
+
+
+def _share_on_device(rule: Decay, step: Tensor) -> Tensor:
+    """`Decay.share` of an update whose number only the device knows."""
+    later = (9 / (9 + step)).clamp(min=1 - rule.decay) if rule.warmup else 1 - rule.decay
+    return torch.where(step > 1, later, 1.0)
 
 
 class EMA(Average):
@@ -34,8 +108,7 @@ class EMA(Average):
         warmup: Begin with a smaller decay.
     """
 
-    dense = False
-    fusible = True
+    _pieces_class = MovingMean
 
     def __init__(
         self,
@@ -46,61 +119,5 @@ class EMA(Average):
         exclude: Patterns = None,
         warmup: bool = False,
     ) -> None:
-        super().__init__(model, buffers=buffers, include=include, exclude=exclude)
-        if not 0 <= decay < 1:
-            raise ValueError(f"decay must be at least 0 and below 1, got {decay}; the paper uses 0.99")
-        self.decay, self.warmup = decay, warmup
-        self.fusible = not warmup  # the kernel takes rates that do not change
-        self._taken: Tensor | None = None  # updates so far, on the device, so that a CUDA graph can count them
-
-    def _status_at(self, step: int) -> Status:
-        spans = (Span(1, step),) if step else ()
-        warmup = ", with warm-up" if self.warmup else ""
-        return Status(Phase.AVERAGING, f"decay {self.decay}, from the first update on{warmup}", None, spans)
-
-    def _evaluated(self, loss: float, step: int) -> Status:
-        return self.status
-
-    def take_update(self, model: nn.Module | None, skipped: Tensor | None) -> None:
-        """Take the weights after a step."""
-        if not self._segment.allocated:
-            with torch.no_grad():  # a capture cannot allocate
-                self._segment.allocate(self.tracked.live(model))
-        super().take_update(model, skipped)
-
-    def _accumulate(self, live: list[Tensor], weight: Tensor | None, counted: bool = True) -> None:
-        self._segment.last = self._updates
-        self._segment.blend(live, self._rate(live[0].device, weight), weight)
-        self._segment.use_live_buffers()
-
-    def _rate(self, device: torch.device, weight: Tensor | None) -> float | Tensor:
-        """Return the share of the live weights in the new mean, and count the update."""
-        if not self.warmup:
-            return 1 - self.decay
-        if self._taken is None:
-            self._taken = torch.full((), self._updates - 1.0)
-        self._taken = self._taken.to(device)
-        rate = (9 / (10 + self._taken)).clamp(min=1 - self.decay)
-        self._taken += 1 if weight is None else weight
-        return rate
-
-    def _require_capturable(self, skipped: Tensor | None) -> None:
-        super()._require_capturable(skipped)
-        if self.warmup and self._taken is None:  # after a resume
-            raise RuntimeError("a CUDA graph needs allocated buffers: make one update before capturing")
-
-    def _result(self) -> list[str]:
-        return [OPEN]
-
-    def _extra_state(self) -> dict[str, Any]:
-        return {"decay": self.decay, "warmup": self.warmup}
-
-    def _check_extra_state(self, header: Mapping[str, Any]) -> None:
-        if header["decay"] != self.decay:
-            raise ValueError(f"an EMA must resume with its decay: {header['decay']} in the state, {self.decay} here")
-        if (there := header.get("warmup", False)) != self.warmup:  # states of earlier versions have none
-            raise ValueError(f"an EMA must resume with its warm-up: {there} in the state, {self.warmup} here")
-
-    def _load_extra_state(self, header: Mapping[str, Any]) -> None:
-        if self._taken is not None:
-            self._taken.fill_(header["updates"])
+        rule = Decay(decay, warmup)
+        super().__init__(model, rule, buffers=buffers, include=include, exclude=exclude)

@@ -273,7 +273,7 @@ def make(specs: Iterable[Spec], model: nn.Module, plan: Plan) -> dict[str, Avera
         entry = _entry(spec.name)
         try:
             averages[spec.label] = average = entry.build(model, **{**entry.defaults(plan), **spec.options})
-            start = min(average.window_edges(), default=0)
+            start = min((stretch.first for stretch in average.rule.stretches()), default=1) - 1
             if start >= plan.last:
                 raise ValueError(
                     f"the average starts after update {start}, but this run ends at update {plan.last}: "

@@ -21,13 +21,11 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from swad.averaging import tensors
-from swad.averaging.base import Average
 from swad.averaging.group import AverageGroup
-from swad.averaging.semantics import Phase
-from swad.averaging.sums import clones
+from swad.averaging.sums import WeightSum, clones
 from swad.averaging.swad import SWAD
-from swad.averaging.tensors import Buffers, Patterns
-from swad.averaging.valley import Span, Status
+from swad.averaging.tensors import Buffers, Patterns, TrackedTensors
+from swad.averaging.trajectory import Listener
 from swad.util.files import atomic_write
 from swad.util.names import one_line
 
@@ -50,11 +48,11 @@ class StoredSegment:
         return self.last - self.first + 1
 
 
-class SegmentLog(Average, Sequence[StoredSegment]):
+class SegmentLog(Listener, Sequence[StoredSegment]):
     """Keep the sum of every segment, in memory or as one file each, for choices made after training.
 
-    Make it a member of an `AverageGroup` next to other averages, or update it by itself. Files are written atomically
-    by rank 0 and read with `weights_only=True`. Sharded models are not supported.
+    It listens to a group: `AverageGroup(model, averages, {"log": SegmentLog(model)})`, also without averages. Files are
+    written atomically by rank 0 and read with `weights_only=True`. Sharded models are not supported.
 
     A file holds one float32 copy of the averaged tensors, and the live weights as well where the validation loss is
     the lowest so far. ResNet-50 takes 94 MB for each copy: 4.7 GB for 50 evaluations, twice that at most.
@@ -67,8 +65,6 @@ class SegmentLog(Average, Sequence[StoredSegment]):
         exclude: Name patterns of tensors not to average.
     """
 
-    writes_files = True
-
     def __init__(
         self,
         model: nn.Module,
@@ -77,7 +73,7 @@ class SegmentLog(Average, Sequence[StoredSegment]):
         include: Patterns = None,
         exclude: Patterns = None,
     ) -> None:
-        super().__init__(model, buffers=buffers, include=include, exclude=exclude)
+        self.tracked = TrackedTensors(model, buffers, include, exclude)
         self._folder = None if folder is None else Path(folder)
         if any(tensors.is_sharded(tensor) for tensor in self.tracked.averaged.values()):
             raise ValueError("a segment log keeps whole models, got a sharded one: log under DDP or on one process")
@@ -86,6 +82,7 @@ class SegmentLog(Average, Sequence[StoredSegment]):
         self._in_memory: list[StoredSegment] = []
         self._spans: list[tuple[int, int]] = []
         self._lowest = math.inf  # validation loss so far
+        self._part: WeightSum | None = None  # of a segment that ended where a window begins or ends
 
     def __len__(self) -> int:
         return len(self._spans)
@@ -97,45 +94,40 @@ class SegmentLog(Average, Sequence[StoredSegment]):
             return self._in_memory[index]
         return read_segment(self._file(self._spans[index][1]))
 
-    def _status_at(self, step: int) -> Status:
-        """Return which updates are kept so far."""
-        spans = (Span(self._spans[0][0], self._spans[-1][1]),) if self._spans else ()  # segments leave no gap
-        return Status(Phase.AVERAGING, f"{len(self)} segments kept", None, spans)
+    def __repr__(self) -> str:
+        return f"SegmentLog({len(self)} segments)"
 
-    def _evaluated(self, loss: float, step: int) -> Status:
+    @torch.no_grad()
+    def take(self, segment: WeightSum, step: int, loss: float | None) -> None:
+        """Keep the segment that ends at an evaluation, and if its loss is the lowest so far, the live weights."""
+        # Added to a copy, so that a file that cannot be written changes nothing.
+        total = WeightSum.zeros(self.tracked, segment.first, step)
+        for part in (self._part, segment):
+            if part is not None:
+                total.add_(part, self.tracked)
+        if loss is None:
+            self._part = total
+            return
         first = self._spans[-1][1] + 1 if self._spans else 1
-        buffers = dict(zip(self.tracked.buffers, clones(self.tracked.live_buffers()), strict=True))
         lowest = loss < self._lowest
-        live = dict(zip(self.tracked.averaged, clones(self.tracked.live()), strict=True)) if lowest else {}
-        segment = StoredSegment(first, step, loss, self._open_sum(), buffers, live)
+        stored = StoredSegment(
+            first,
+            step,
+            loss,
+            dict(zip(self.tracked.averaged, total.values, strict=True)),
+            dict(zip(self.tracked.buffers, clones(self.tracked.live_buffers()), strict=True)),
+            dict(zip(self.tracked.averaged, clones(self.tracked.live()), strict=True)) if lowest else {},
+        )
         if self._folder is None:
-            self._in_memory.append(segment)
+            self._in_memory.append(stored)
         else:
             if not self._spans:
                 self._require_empty_folder()
             if not (dist.is_available() and dist.is_initialized()) or dist.get_rank() == 0:
-                _write(self._file(step), segment)
+                _write(self._file(step), stored)
         self._spans.append((first, step))
         self._lowest = loss if lowest else self._lowest  # nan is not lower
-        self._sums.clear()
-        if not self._shared:
-            self._segment.clear()
-        return self.status
-
-    @torch.no_grad()
-    def _open_sum(self) -> dict[str, Tensor]:
-        sums = list(self._open_sums().values())
-        return {
-            name: sum((part.values[i] for part in sums[1:]), sums[0].values[i].clone())
-            for i, name in enumerate(self.tracked.averaged)
-        }
-
-    def close_segment(self) -> None:
-        """Keep the group's segment until the next evaluation."""
-        self._carry_over()
-
-    def _result(self) -> list[str]:
-        raise NotImplementedError("a segment log is not an average: choose among its segments with fit_on_val")
+        self._part = None
 
     def _file(self, step: int) -> Path:
         assert self._folder is not None
@@ -148,12 +140,18 @@ class SegmentLog(Average, Sequence[StoredSegment]):
         if files:
             raise FileExistsError(f"a segment log must start in an empty folder, found {files[0]}: choose another")
 
-    def _extra_state(self) -> dict[str, Any]:
+    def header(self) -> dict[str, Any]:
+        """Return which segments were kept."""
         if self._folder is None and self._in_memory:
             raise RuntimeError("segments in memory are lost with the process: give the log a folder to resume")
         return {"spans": self._spans, "lowest": self._lowest}
 
-    def _check_extra_state(self, header: Mapping[str, Any]) -> None:
+    def sums(self) -> dict[str, WeightSum]:
+        """Return the part of the segment that ended before its evaluation."""
+        return {} if self._part is None else {"part": self._part}
+
+    def check(self, header: Mapping[str, Any], owner: str) -> None:
+        """Raise if files of the checkpoint are missing."""
         missing = [str(self._file(last)) for _, last in header["spans"] if not self._file(last).exists()]
         if missing:
             raise FileNotFoundError(
@@ -161,12 +159,13 @@ class SegmentLog(Average, Sequence[StoredSegment]):
                 f"missing, such as {missing[0]}: restore them, or start a new log in an empty folder"
             )
 
-    def _load_extra_state(self, header: Mapping[str, Any]) -> None:
+    def load(self, header: Mapping[str, Any], sums: Mapping[str, WeightSum], step: int) -> None:
+        """Continue with the segments of a checkpoint."""
         self._spans = [(int(first), int(last)) for first, last in header["spans"]]
-        self._lowest = float(header["lowest"])
+        self._lowest, self._part = float(header["lowest"]), sums.get("part")
         self._in_memory = []
         for file in load_segments(self._folder) if self._folder is not None else []:
-            if last_update(file) > int(header["updates"]):
+            if last_update(file) > step:
                 file.unlink(missing_ok=True)  # written after the checkpoint, before the run was interrupted
 
 
@@ -207,7 +206,7 @@ def replay(segments: Sequence[StoredSegment | Path], model: nn.Module, averages:
     >>> import torch, swad
     >>> model = torch.nn.Linear(1, 1)
     >>> log, live = swad.SegmentLog(model), swad.SWAD(model, n_converge=2)
-    >>> group = AverageGroup(model, {"log": log, "swad": live})
+    >>> group = AverageGroup(model, {"swad": live}, {"log": log})
     >>> for step, loss in enumerate((3.0, 1.0, 2.0, 2.0), start=1):
     ...     _ = model.weight.data.fill_(step)
     ...     group.update_parameters(model)
@@ -226,7 +225,7 @@ def replay(segments: Sequence[StoredSegment | Path], model: nn.Module, averages:
     for segment in map(read_segment, segments):
         require_same_model(segment, targets)
         copy_into(targets, {**segment.live, **segment.buffers})
-        group.take_segment(segment.sum, len(segment))
+        group.trajectory.take_segment(segment.sum, len(segment))
         group.observe(segment.loss)
         if group.should_stop:
             break

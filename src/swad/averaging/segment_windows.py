@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from swad.averaging import tensors
 from swad.averaging.segment_log import StoredSegment, copy_into, read_segment, require_same_model
+from swad.averaging.spans import Span
 from swad.averaging.tensors import TrackedTensors
-from swad.averaging.valley import Span
 from swad.util.progress import Progress
 
 Score = Callable[[nn.Module], float]

@@ -24,6 +24,9 @@ Patterns = str | Sequence[str] | None
 _Slot = tuple[dict[str, Any], str]
 """Where a module holds a tensor: its dict of parameters or buffers, and the key."""
 
+EXTRA = "_extra_state"
+"""The key under which a state dict has what a module's `get_extra_state` returns."""
+
 _WRAPPERS = {"_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module"}
 
 
@@ -126,6 +129,28 @@ class TrackedTensors:
         """Return the parameters that are not averaged with their current values."""
         excluded = self.excluded.items()
         return {name: tensor if is_sharded(tensor) else self._current(name) for name, tensor in excluded}
+
+    def written(self, excluded: bool) -> dict[str, Tensor]:
+        """Return this rank's tensors that writing an average changes, by name; `excluded` parameters too on request."""
+        # Looked up each time: moving the model replaces its buffers, and a forward may gather shards.
+        reshard(self.model)
+        others = self.live_excluded() if excluded else {}
+        return {
+            **dict(zip(self.averaged, self.live(), strict=True)),
+            **dict(zip(self.buffers, self.held_buffers(), strict=True)),
+            **{name: local(tensor) for name, tensor in others.items()},
+        }
+
+    def whole_state(self, averaged: Mapping[str, Tensor], buffers: Mapping[str, Tensor]) -> dict[str, Any]:
+        """Return a state dict that loads strictly: these tensors, and all others of the model."""
+        state: dict[str, Any] = dict(averaged)
+        for name, tensor in self.buffers.items():
+            state[name] = like(tensor, buffers[name].detach().to(tensor.device, copy=True))
+        state |= {name: tensor.detach().clone() for name, tensor in self.live_excluded().items()}
+        for prefix, module in self.model.named_modules(remove_duplicate=False):
+            if type(module).get_extra_state is not nn.Module.get_extra_state:
+                state[canonical(f"{prefix}.{EXTRA}" if prefix else EXTRA)] = module.get_extra_state()
+        return state | {other: state[name] for other, name in tied_names(self.model).items()}
 
     def _current(self, name: str) -> Tensor:
         holder, key = self._slots[name]

@@ -1,8 +1,7 @@
 """Where a loss valley begins and ends: validation losses in, a decision out, no tensors.
 
-SWAD averages every weight between the evaluation at which the validation loss stops improving and the one at which
-the model starts to overfit. `LossValley` finds both from the losses alone. Three definitions are in circulation. With
-L[k] the loss at evaluation k, taken after update u_k, and r = 1 + tolerance_ratio:
+SWAD averages every weight between the evaluation at which the validation loss stops improving and the one at which the
+model starts to overfit. `LossValley` finds both from the losses alone, by one of three definitions:
 
 ========== ========================================= ================================================
 semantics  threshold l                               averaged updates
@@ -12,129 +11,53 @@ text       r * L[c]                                  u_c .. the *first* of those
 reference  r * mean(L[c..c+N_s-1])                   whole segments, some twice, as the published code does
 ========== ========================================= ================================================
 
-c is the first evaluation that stays the minimum for N_s evaluations (itself included; a tie keeps the earlier one).
-Cha et al., "SWAD: Domain Generalization by Seeking Flat Minima", NeurIPS 2021: Algorithm 1 is `paper`, section 3.2 is
-`text`. `swad.averaging.semantics` has a worked example of all three.
+`swad.averaging.algorithm1` is the first two, `swad.averaging.published_code` the third.
 
-**Deciding and averaging are separate.** The detector decides from losses and holds no tensor. A loss that comes later
-decides whether the weights of now are averaged, so the detector also says which sums of weights to keep until then: a
-`KeepPlan` after every evaluation, which the average carries out.
+**A worked example.** Ten updates between evaluations, N_s = 2, N_e = 3, r = 1.5. The loss is lowest at update 30, and
+stays lowest for N_s evaluations at update 40.
+
+    update       10    20    30    40    50    60    70    80    90    100
+    loss         4.0   1.5   1.0   1.2   1.4   1.7   1.6   1.9   2.0   2.1
+    > 1.65                                     yes         yes   yes   yes     paper, reference: 1.5 * mean(1.0, 1.2)
+    > 1.5                                      yes   yes   yes                 text: 1.5 * 1.0
+
+>>> losses = [4.0, 1.5, 1.0, 1.2, 1.4, 1.7, 1.6, 1.9, 2.0, 2.1]
+>>> for semantics in ("paper", "text", "reference"):
+...     valley = LossValley(n_converge=2, n_tolerance=3, tolerance_ratio=0.5, semantics=semantics)
+...     for step, loss in zip(range(10, 101, 10), losses):
+...         status = valley.observe(loss, step)
+...         if status.should_stop:
+...             break
+...     spans = ", ".join(map(str, status.spans))
+...     print(f"{semantics:9}  l = {status.threshold:.2f}  averages {spans}; stops at {step}")
+paper      l = 1.65  averages 30-70; stops at 100
+text       l = 1.50  averages 30-60; stops at 80
+reference  l = 1.65  averages 21-30 x2, 31-70; stops at 100
+
+`paper` ends at the last evaluation before the three exceedances (70), `text` at the first of its three (60).
+`reference` counts whole segments, so it begins at update 21, and it counts the segment of the lowest loss twice.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any, get_args
+from collections.abc import Mapping
+from typing import Any, Literal, get_args
 
-from swad.averaging._candidate_rules import Paper, Text
-from swad.averaging._reference_rule import Reference
-from swad.averaging.semantics import LIVE, MEAN, OPEN, KeepPlan, Nonfinite, Phase, Rule, Semantics, Terms, unchanged
+from swad.averaging.algorithm1 import Algorithm1
+from swad.averaging.published_code import PublishedCode
+from swad.averaging.rule import Rule
+from swad.averaging.spans import Phase, Span, Status, every_nth
 from swad.util.names import require_choice
 
-_RULES: dict[Semantics, type[Rule]] = {"paper": Paper, "text": Text, "reference": Reference}
+Semantics = Literal["paper", "text", "reference"]
+Nonfinite = Literal["raise", "skip"]
 
 _LARGEST_RATIO = 10
 """A ratio from here on is a percentage by mistake: no loss would ever exceed such a threshold."""
 
 
-@dataclass(frozen=True)
-class Span:
-    """The updates `first` to `last`, both included, each counted `times` times; with an interval, one in `every`.
-
-    Under `semantics="reference"` the segments are counted, and each weighs the same whatever its length.
-
-    >>> print(Span(4100, 5000, every=100), len(Span(4100, 5000, every=100)))
-    4100-5000 every 100 10
-    """
-
-    first: int
-    last: int
-    times: float = 1
-    every: int = 1
-
-    @property
-    def updates(self) -> range:
-        """The updates in it."""
-        return range(self.first, self.last + 1, self.every)
-
-    def __len__(self) -> int:
-        return len(self.updates)
-
-    def __str__(self) -> str:
-        every = f" every {self.every}" if self.every != 1 else ""
-        return f"{self.first}-{self.last}{every}" + (f" x{self.times:g}" if self.times != 1 else "")
-
-
-@dataclass(frozen=True)
-class Status:
-    """The state after an evaluation: the phase, the reason for it, and what is averaged if training ends now.
-
-    Args:
-        phase: "searching", "averaging" or "stopped"; see `Phase`.
-        reason: Why, in words.
-        threshold: The loss above which evaluations count toward the end; None while searching.
-        spans: The averaged updates.
-    """
-
-    phase: Phase
-    reason: str
-    threshold: float | None = None
-    spans: tuple[Span, ...] = ()
-
-    @property
-    def should_stop(self) -> bool:
-        """Whether the average is complete: later updates cannot enter it."""
-        return self.phase is Phase.STOPPED
-
-    @property
-    def start_step(self) -> int | None:
-        """First averaged update, counted from 1."""
-        return min((span.first for span in self.spans), default=None)
-
-    @property
-    def end_step(self) -> int | None:
-        """Last averaged update, counted from 1."""
-        return max((span.last for span in self.spans), default=None)
-
-    @property
-    def n_averaged(self) -> int:
-        """Number of averaged updates; one that is averaged twice counts twice."""
-        return round(sum(len(span) * span.times for span in self.spans))
-
-
-def every_nth(span: Span, anchor: int, every: int) -> tuple[Span, ...]:
-    """Return the updates of `span` that are a multiple of `every` away from `anchor`: one span, or none.
-
-    >>> every_nth(Span(5, 12), anchor=1, every=3)
-    (Span(first=7, last=10, times=1, every=3),)
-    """
-    first = span.first + (anchor - span.first) % every
-    last = span.last - (span.last - anchor) % every
-    if first > last:
-        return ()
-    return (Span(first, last, span.times, every if first < last else 1),)
-
-
-def as_number(loss: Any) -> float:
-    """Return a validation loss as a number.
-
-    >>> as_number([0.3, 0.4])
-    Traceback (most recent call last):
-    TypeError: a validation loss must be one number, got a list: average it over the examples first
-    """
-    try:
-        return float(loss)
-    except (TypeError, ValueError, RuntimeError):
-        shape = getattr(loss, "shape", None)
-        got = f"a {type(loss).__name__}" if shape is None else f"a {type(loss).__name__} of shape {tuple(shape)}"
-        raise TypeError(
-            f"a validation loss must be one number, got {got}: average it over the examples first"
-        ) from None
-
-
-class LossValley:
+class LossValley(Rule):
     """Detect the start and the end of a loss valley from validation losses alone.
 
     Call `observe` with the live model's validation loss at every evaluation.
@@ -156,7 +79,10 @@ class LossValley:
         tolerance_ratio: r - 1, by how much the threshold exceeds the loss at the start.
         semantics: The definition to follow: "paper", "text" or "reference".
         nonfinite: "raise" on a loss that is not finite, or "skip" that evaluation.
+        interval: Average only every `interval`-th update from the start on: the ablation "without dense".
     """
+
+    settings = ("n_converge", "n_tolerance", "tolerance_ratio", "semantics", "interval")
 
     def __init__(
         self,
@@ -165,6 +91,7 @@ class LossValley:
         tolerance_ratio: float = 0.3,
         semantics: Semantics = "paper",
         nonfinite: Nonfinite = "raise",
+        interval: int = 1,
     ) -> None:
         _check_count("n_converge (N_s)", n_converge)
         if n_tolerance != math.inf:
@@ -183,27 +110,28 @@ class LossValley:
         require_choice("nonfinite", nonfinite, get_args(Nonfinite))
         if semantics == "reference" and n_tolerance == math.inf:
             raise ValueError("semantics='reference' queues n_tolerance segments, got inf: use 'paper' or 'text'")
-        self.n_converge = n_converge = int(n_converge)
-        self.n_tolerance = n_tolerance = n_tolerance if n_tolerance == math.inf else int(n_tolerance)
+        if not is_whole(interval, 1):
+            raise ValueError(f"interval counts updates and must be a whole number of at least 1, got {interval!r}")
+        if interval > 1 and semantics == "reference":
+            raise ValueError("semantics='reference' is dense by definition, got interval > 1: use 'paper' or 'text'")
+        self.n_converge = int(n_converge)
+        self.n_tolerance = n_tolerance if n_tolerance == math.inf else int(n_tolerance)
         self.tolerance_ratio = tolerance_ratio
         self.semantics: Semantics = semantics
         self.nonfinite: Nonfinite = nonfinite
-        self._rule: Rule = _RULES[semantics](n_converge, n_tolerance, 1 + tolerance_ratio)
+        self.interval, self.dense = int(interval), interval == 1
+        settings = (self.n_converge, self.n_tolerance, 1 + tolerance_ratio)
+        self.detector: Algorithm1 | PublishedCode = (
+            PublishedCode(*settings) if semantics == "reference" else Algorithm1(*settings, text=semantics == "text")
+        )
+        self.weighs_segments = self.detector.weighs_segments
         self._step = 0  # of the last evaluation
-        self._open_first = 1  # first update of the open segment since the last evaluation
-        self._open_before: tuple[Span, ...] = ()  # updates before it that the open segment contains as well
-        self._sums: dict[str, tuple[Span, ...]] = {}  # the updates in each kept sum
-        self.keep_plan = KeepPlan()
-
-    @property
-    def status(self) -> Status:
-        """The state after the last evaluation."""
-        return Status(self._rule.phase, self._rule.reason, self._rule.threshold, self.spans())
+        self._skipped = ""  # the loss of the last evaluation, if it was skipped
 
     @property
     def phase(self) -> Phase:
         """Where the trajectory is in its valley."""
-        return self._rule.phase
+        return self.detector.phase
 
     @property
     def converged(self) -> bool:
@@ -211,14 +139,18 @@ class LossValley:
         return self.phase is not Phase.SEARCHING
 
     @property
-    def max_buffers(self) -> int:
-        """Weight-sized buffers the plans need at worst, the open segment included."""
-        return self._rule.max_buffers()
+    def status(self) -> Status:
+        """The state after the last evaluation."""
+        return self.status_at(self._step)
+
+    def status_at(self, step: int) -> Status:
+        """Return the status, with the updates that are averaged if training ends at `step`."""
+        return Status(self.phase, self._reason(), self.detector.threshold, self.spans(step))
 
     def observe(self, loss: float, step: int | None = None) -> Status:
         """Take the validation loss after update `step` and return the new status.
 
-        Afterwards `keep_plan` says which sums of weights to keep. Once the valley has ended, nothing changes.
+        Once the valley has ended, nothing changes.
 
         Args:
             loss: The live model's validation loss.
@@ -231,54 +163,76 @@ class LossValley:
                 f"each evaluation must come at a later step than the last one, which was at step {self._step}; "
                 f"got step {step}: call observe once per evaluation"
             )
-        self.check(loss, step)
-        if not math.isfinite(loss):
-            # Skip the evaluation as a whole: its segment continues to the next one.
-            self.keep_plan = unchanged(self._sums, continue_open=True)
-            self._rule.reason = f"loss {loss} skipped"
-        elif self.phase is Phase.STOPPED:
-            self.keep_plan = unchanged(self._sums, continue_open=False)
-        else:
-            self.keep_plan = self._rule.observe(loss)
-            self._apply(self.keep_plan, step)
-        self._step = step
+        self.check(loss)
+        finite = math.isfinite(loss)
+        if finite and self.phase is not Phase.STOPPED:  # without the evaluation, its segment continues to the next one
+            self.detector.observe(loss, step)
+        self._step, self._skipped = step, "" if finite else f"{loss}"
         return self.status
 
-    def check(self, loss: float, step: int | None = None) -> None:
+    def check(self, loss: float) -> None:
         """Raise if `observe` would refuse this loss."""
-        where = "" if step is None else f" at step {step}"
         if loss < 0:
             raise ValueError(
-                f"the validation loss must be >= 0, because the threshold is a multiple of it; got {loss}{where}: "
+                f"the validation loss must be >= 0, because the threshold is a multiple of it; got {loss}: "
                 f"pass a cross entropy or another non-negative loss"
             )
         if self.nonfinite == "raise" and not math.isfinite(loss):
             raise ValueError(
-                f"the validation loss must be finite, got {loss}{where}: lower the learning rate, "
+                f"the validation loss must be finite, got {loss}: lower the learning rate, "
                 f"or pass nonfinite='skip' to skip such evaluations"
             )
 
-    def result(self) -> list[str]:
-        """Return the names of the sums that are the average if training ends now."""
-        return self._rule.result()
-
     def spans(self, step: int | None = None) -> tuple[Span, ...]:
         """Return the updates that are averaged if training ends at `step`, by default the last evaluation."""
-        step = self._step if step is None else step
-        return _tidy(
-            span for name in self.result() for span in (self._open(step) if name == OPEN else self._sums[name])
+        spans = self.detector.spans(self._step if step is None else step)
+        if self.interval == 1:
+            return spans
+        return tuple(taken for span in spans for taken in every_nth(span, self._anchor, self.interval))
+
+    def stretches(self) -> tuple[Span, ...]:
+        """Return the updates that may still be averaged, cut where the valley may still begin or end."""
+        return self.detector.stretches()
+
+    def takes(self, step: Any) -> Any:
+        """Whether the update is a whole number of intervals after the start."""
+        return (step - self._anchor) % self.interval == 0
+
+    @property
+    def _anchor(self) -> int:
+        return self.detector.start or 0
+
+    def finished(self, step: int) -> bool:
+        """Whether the valley has ended."""
+        return self.phase is Phase.STOPPED
+
+    def why_empty(self, step: int) -> str:
+        """Say why no update up to `step` is averaged."""
+        if not step or self.interval == 1:
+            return super().why_empty(step)
+        return f"with interval={self.interval} the first averaged update is {self.interval}, but this is {step}"
+
+    def caveat(self, step: int) -> str:
+        """Say what is averaged instead of a valley, if none is confirmed."""
+        if self.converged:
+            return ""
+        updates = ", ".join(map(str, self.spans(step)))
+        if not self._step:
+            return (
+                f"no validation loss was observed, so the average holds all updates, {updates}: "
+                f"evaluate during training, and pass each loss to observe"
+            )
+        reference = self.semantics == "reference"
+        rule = "the last segment, as in the published code" if reference else "everything since the best evaluation"
+        return (
+            f"the validation loss has not converged ({self._reason()}): the average holds the updates "
+            f"{updates}, {rule}. Train longer or evaluate more often"
         )
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything `observe` depends on, as plain numbers, strings, lists and dicts."""
-        return {
-            "config": self._config(),
-            "step": self._step,
-            "open_first": self._open_first,
-            "open_before": _plain(self._open_before),
-            "sums": {name: _plain(spans) for name, spans in self._sums.items()},
-            "rule": self._rule.state(),
-        }
+        state = {name: getattr(self, name) for name in self.settings}
+        return {**state, "step": self._step, "skipped": self._skipped, "detector": self.detector.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue exactly where `state_dict` was taken; the settings must be the same.
@@ -286,81 +240,44 @@ class LossValley:
         Args:
             state: What `state_dict` returned.
         """
-        self.check_state(state)
-        self._step = int(state["step"])
-        self._open_first = int(state["open_first"])
-        self._open_before = _spans(state["open_before"])
-        self._sums = {name: _spans(rows) for name, rows in state["sums"].items()}
-        self._rule.load(state["rule"])
-        self.keep_plan = unchanged(self._sums, continue_open=True)
+        self.check_state(state, "a valley")
+        self._step, self._skipped = int(state["step"]), str(state["skipped"])
+        self.detector.load_state_dict(state["detector"])
 
-    def check_state(self, state: Mapping[str, Any]) -> None:
-        """Raise if `load_state_dict` would refuse this state."""
-        missing = [key for key in self.state_dict() if key not in state]
-        if missing:
-            raise ValueError(
-                f"a valley loads what its state_dict() returned, but this state lacks {', '.join(missing)}: "
-                f"pass the state of a LossValley"
-            )
-        differs = [
-            f"{key} {saved!r} in the state, {self._config()[key]!r} here"
-            for key, saved in state["config"].items()
-            if saved != self._config()[key]
-        ]
-        if differs:
-            raise ValueError(f"a valley must resume with the settings it was saved with: {', '.join(differs)}")
-
-    def _config(self) -> dict[str, Any]:
-        return {
-            "n_converge": self.n_converge,
-            "n_tolerance": self.n_tolerance,
-            "tolerance_ratio": self.tolerance_ratio,
-            "semantics": self.semantics,
-        }
-
-    def _open(self, step: int) -> tuple[Span, ...]:
-        return (*self._open_before, Span(self._open_first, step)) if step >= self._open_first else self._open_before
-
-    def _apply(self, plan: KeepPlan, step: int) -> None:
-        """Do with spans of updates what the plan asks to be done with their weights."""
-        sources = {**self._sums, LIVE: (Span(step, step),), OPEN: self._open(step), MEAN: self._open(step)}
-
-        def combined(terms: Terms) -> tuple[Span, ...]:
-            return _tidy(
-                Span(span.first, span.last, span.times * factor)
-                for name, factor in terms.items()
-                for span in sources[name]
-            )
-
-        self._sums = {name: combined(terms) for name, terms in plan.sums.items()}
-        self._open_before = combined(plan.open)
-        self._open_first = step + 1
+    def _reason(self) -> str:
+        detector, above = self.detector, self.detector.n_above
+        if self.phase is Phase.STOPPED:
+            return f"{self.n_tolerance} evaluations in a row above the threshold {detector.threshold:.4g}: overfitted"
+        if self._skipped:
+            return f"loss {self._skipped} skipped"
+        if self.phase is Phase.AVERAGING:
+            where = f"{above} of {self.n_tolerance} evaluations in a row above" if above else "below"
+            if self.n_tolerance == math.inf:
+                return f"averages to the end of training, whatever is above the threshold {detector.threshold:.4g}"
+            return f"{where} the threshold {detector.threshold:.4g}"
+        if not self._step:
+            return "no evaluation yet"
+        evaluations, lowest = detector.lowest
+        if evaluations == 1:
+            return f"new lowest loss {lowest:.4g}; must stay the lowest for {self.n_converge} evaluations"
+        return f"loss {lowest:.4g} is the lowest for {evaluations} of {self.n_converge} evaluations"
 
 
-def _tidy(spans: Iterable[Span]) -> tuple[Span, ...]:
-    """Write a sum of spans as the fewest spans that do not overlap."""
-    change: dict[int, float] = {}
-    for span in spans:
-        change[span.first] = change.get(span.first, 0) + span.times
-        change[span.last + 1] = change.get(span.last + 1, 0) - span.times
-    tidy: list[Span] = []
-    times: float = 0
-    first = 0
-    for step in sorted(change):
-        if change[step] == 0:
-            continue
-        if times:
-            tidy.append(Span(first, step - 1, times))
-        times, first = times + change[step], step
-    return tuple(tidy)
+def as_number(loss: Any) -> float:
+    """Return a validation loss as a number.
 
-
-def _plain(spans: Iterable[Span]) -> list[list[float]]:
-    return [[span.first, span.last, span.times] for span in spans]
-
-
-def _spans(rows: Iterable[Iterable[float]]) -> tuple[Span, ...]:
-    return tuple(Span(int(first), int(last), times) for first, last, times in rows)
+    >>> as_number([0.3, 0.4])
+    Traceback (most recent call last):
+    TypeError: a validation loss must be one number, got a list: average it over the examples first
+    """
+    try:
+        return float(loss)
+    except (TypeError, ValueError, RuntimeError):
+        shape = getattr(loss, "shape", None)
+        got = f"a {type(loss).__name__}" if shape is None else f"a {type(loss).__name__} of shape {tuple(shape)}"
+        raise TypeError(
+            f"a validation loss must be one number, got {got}: average it over the examples first"
+        ) from None
 
 
 def is_whole(number: Any, least: int) -> bool:

@@ -14,9 +14,9 @@ from torch import nn
 
 from swad.averaging import registry
 from swad.averaging.segment_log import load_segments, read_segment, replay
-from swad.averaging.semantics import Phase
+from swad.averaging.spans import Phase, Status
 from swad.averaging.swad import SWAD, NeverConvergedWarning
-from swad.averaging.valley import LossValley, Status
+from swad.averaging.valley import LossValley
 from swad.data.splits import DomainSplit
 from swad.experiments.finished_runs import finished_runs, skip_notes
 from swad.experiments.saved_run import SavedRun, open_run

@@ -15,10 +15,10 @@ from torch.utils.hooks import RemovableHandle
 
 from swad.averaging.base import Average
 from swad.averaging.batchnorm import ForwardFn, tracking_norms, update_bn
-from swad.averaging.semantics import Phase
+from swad.averaging.spans import Phase, Status
 from swad.averaging.swad import SWAD
 from swad.averaging.tensors import is_sharded, is_swapped
-from swad.averaging.valley import Status
+from swad.averaging.valley import LossValley
 from swad.util.names import did_you_mean, require_choice
 
 MissingState = Literal["raise", "start"]
@@ -49,7 +49,7 @@ class AverageCallback:
         """Raise for a misspelled option or value now, and not when training starts."""
         require_options(self._build, self._options)
         build = self._build
-        if isinstance(build, type) and issubclass(build, Average) and not build.writes_files:
+        if isinstance(build, type) and issubclass(build, Average):
             patterns = ("include", "exclude")  # they name tensors of the real model
             options = {option: value for option, value in self._options.items() if option not in patterns}
             build(nn.LayerNorm(1), **options)  # a LayerNorm draws no random numbers
@@ -89,7 +89,7 @@ class AverageCallback:
 
     def _warn_about_swad(self, problem: str) -> None:
         """Warn about settings that do not suit SWAD; other averages need no evaluations."""
-        if isinstance(self._averager, SWAD):
+        if self._averager is not None and isinstance(self._averager.rule, LossValley):
             warnings.warn(problem, stacklevel=3)
 
     def _apply(self, model: nn.Module, loader: Iterable[Any], forward_fn: ForwardFn | None = None) -> None:
@@ -121,7 +121,7 @@ class AverageCallback:
 
     def _observe_once(self, loss: float | Tensor) -> Status | None:
         """Observe the loss, unless it is that of an average, or of weights that were evaluated before."""
-        if is_swapped(self.averager.tracked.model) or self.averager.step == self.averager.observed_step:
+        if is_swapped(self.averager.tracked.model) or self.averager.step == self.averager.trajectory.observed_step:
             return None
         return self.averager.observe(loss)
 

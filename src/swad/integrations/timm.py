@@ -19,9 +19,9 @@ import torch
 from torch import Tensor, nn
 
 from swad.averaging.base import Average
+from swad.averaging.spans import Status
 from swad.averaging.swad import SWAD
 from swad.averaging.tensors import unwrap
-from swad.averaging.valley import Status
 from swad.integrations._callback import require_options
 
 

@@ -9,9 +9,10 @@ trainer.train()                                  # afterwards the model has the 
 
 from __future__ import annotations
 
+import json
 import os
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -231,24 +232,32 @@ def _write(path: Path, state: dict[str, Any], identity: str) -> None:
         state: From `state_dict`.
         identity: The checkpoint that the file belongs to.
     """
-    tensors = {
-        f"{total}/{role}/{name}": tensor.detach().contiguous()
-        for total, roles in state["tensors"].items()
-        for role, named in roles.items()
-        for name, tensor in named.items()
-    }
+    named = _flattened({part: value for part, value in state.items() if part != "header"}, ())
+    tensors = {json.dumps(place): tensor.detach().contiguous() for place, tensor in named}
     with atomic_write(path) as partial:
         save_file(tensors, partial, metadata={"header": state["header"], "identity": identity})
 
 
 def _read(path: Path) -> dict[str, Any]:
     """Return a written state in the form that `load_state_dict` takes."""
-    tensors: dict[str, dict[str, dict[str, Tensor]]] = {}
+    state: dict[str, Any] = {"header": _metadata(path)["header"], "segment": {}, "averages": {}, "listeners": {}}
     with safe_open(path, framework="pt") as file:
         for key in file.keys():  # noqa: SIM118 - a file handle, not a dict
-            total, role, name = key.split("/", 2)
-            tensors.setdefault(total, {"sums": {}, "buffers": {}})[role][name] = file.get_tensor(key)
-    return {"header": _metadata(path)["header"], "tensors": tensors}
+            *parents, name = json.loads(key)
+            place = state
+            for parent in parents:
+                place = place.setdefault(parent, {})
+            place[name] = file.get_tensor(key)
+    return state
+
+
+def _flattened(state: Mapping[str, Any], parents: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Tensor]]:
+    """Yield the tensors of nested dicts, each with the keys that lead to it."""
+    for name, value in state.items():
+        if isinstance(value, Tensor):
+            yield (*parents, name), value
+        else:
+            yield from _flattened(value, (*parents, name))
 
 
 def _metadata(path: Path) -> dict[str, str]:

@@ -35,7 +35,7 @@ from swad.training.numerics import WEIGHTS, derive_seed
 from swad.training.run_dir import SEGMENTS, RunError
 from swad.util.cpu import available_cores
 
-SEGMENT_LOG = ":segments"
+SEGMENT_LOG = "segments"
 """Name of the segment log in the group of averages; no average can have it."""
 
 
@@ -137,9 +137,9 @@ def build_averages(config: RunConfig, model: nn.Module) -> dict[str, Average]:
 
 def build_group(config: RunConfig, model: nn.Module, averages: dict[str, Average], dist: Dist) -> AverageGroup | None:
     """Let all averages, and the segment log if segments are kept, share one addition per step."""
-    members = dict(averages)
+    listeners = {}
     if config.files.keep_segments:
         if dist.world_size > 1:
             raise RunError(f"keep_segments needs a single process, got {dist.world_size}: turn it off or use one")
-        members[SEGMENT_LOG] = SegmentLog(model, config.output / SEGMENTS)
-    return AverageGroup(model, members) if members else None
+        listeners[SEGMENT_LOG] = SegmentLog(model, config.output / SEGMENTS)
+    return AverageGroup(model, averages, listeners) if averages or listeners else None

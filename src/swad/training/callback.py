@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from swad.averaging.valley import Status
+    from swad.averaging.spans import Status
     from swad.training.config import RunConfig
     from swad.training.result import RunResult
 

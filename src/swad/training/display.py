@@ -23,7 +23,7 @@ from swad.training.callback import RunCallback
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from swad.averaging.valley import Status
+    from swad.averaging.spans import Status
     from swad.training.config import RunConfig
     from swad.training.result import RunResult
 

@@ -21,7 +21,7 @@ from typing import Any
 
 from swad.algorithms.registry import get_algorithm
 from swad.averaging.segment_log import load_segments
-from swad.averaging.valley import Status
+from swad.averaging.spans import Status
 from swad.data.cache import open_cache
 from swad.data.domains import DataError
 from swad.data.splits import hold_out

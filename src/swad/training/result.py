@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from swad.averaging.valley import Status
+from swad.averaging.spans import Status
 from swad.training.config import RunConfig
 
 

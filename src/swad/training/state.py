@@ -19,9 +19,9 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
 
 from swad.algorithms.base import Noise
-from swad.averaging.swad import SWAD
+from swad.averaging.spans import Status
 from swad.averaging.tensors import is_sharded
-from swad.averaging.valley import LossValley, Status
+from swad.averaging.valley import LossValley
 from swad.data.cache import ImageCache
 from swad.data.cached_loader import CachedTrainLoader
 from swad.data.loaders import Inputs, to_device
@@ -31,7 +31,6 @@ from swad.models.fused_norm import fuse
 from swad.models.fused_vit import find_vit, fuse_kernels
 from swad.results.records import Record
 from swad.training.build import (
-    SEGMENT_LOG,
     build_algorithm,
     build_averages,
     build_group,
@@ -219,9 +218,7 @@ class Training:
 
     def observe(self, val_loss: float) -> dict[str, Status]:
         """Pass the validation loss to the averages and return the status of each."""
-        statuses = self.group.observe(val_loss) if self.group is not None else {}
-        statuses.pop(SEGMENT_LOG, None)
-        return statuses
+        return self.group.observe(val_loss) if self.group is not None else {}
 
     def update_best(self, accuracy: float) -> None:
         """Keep a copy of the live weights if their validation accuracy is the highest so far."""
@@ -238,8 +235,8 @@ class Training:
 
     def valley(self, name: str) -> LossValley | None:
         """The loss valley of an average; None if it does not use one."""
-        average = self.averages.get(name)
-        return average.valley if isinstance(average, SWAD) else None
+        rule = self.averages[name].rule if name in self.averages else None
+        return rule if isinstance(rule, LossValley) else None
 
     def record(self, metric: str, value: float, average: str | None = None) -> Record:
         """Return a record of this step that belongs to no domain."""

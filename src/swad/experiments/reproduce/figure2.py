@@ -12,7 +12,7 @@ from pathlib import Path
 from torch import nn
 
 from swad.averaging import registry
-from swad.averaging.swa import SWA
+from swad.averaging.window import Window
 from swad.experiments.report import Report
 from swad.experiments.reproduce.base import Results, first_trial_item
 from swad.experiments.reproduce.trainings import ERM
@@ -32,8 +32,8 @@ from swad.training.defaults import averaging_plan
 def sampled_steps(run: SavedRun) -> dict[str, tuple[int, ...]]:
     """Return the steps whose weights SWA and SWAD average, for those that average any."""
     specs = registry.parse_all(run.config.evaluation.averages)
-    swa = registry.make(specs, nn.Linear(1, 1), averaging_plan(run.config))["swa"]
-    assert isinstance(swa, SWA)
+    swa = registry.make(specs, nn.Linear(1, 1), averaging_plan(run.config))["swa"].rule
+    assert isinstance(swa, Window)
     last = run.config.total_steps if swa.end is None else swa.end
     steps = {"swa": tuple(range(swa.start + swa.interval, last + 1, swa.interval))}
     if run.averaged_range is not None:
