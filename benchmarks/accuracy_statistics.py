@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 
 from measurements import header, make_parser, write
-from swad.results.comparisons import Accuracies, compare
-from swad.results.method_results import collect_results
-from swad.results.runs import find_runs
+from swad.testbed.results.comparisons import Accuracies, compare
+from swad.testbed.results.method_results import collect_results
+from swad.testbed.results.runs import find_runs
 
 TARGETS = ["a", "b", "c", "d"]
 

@@ -8,22 +8,22 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from swad.experiments.reproduce.accuracy import DIFFERENCE
-from swad.experiments.reproduce.base import Results, availability_notes
-from swad.experiments.reproduce.config import PaperConfig
-from swad.experiments.reproduce.items import ITEMS
-from swad.experiments.reproduce.trainings import Training
-from swad.results.column_marks import LOWER
-from swad.results.comparison_tables import comparisons_table
-from swad.results.comparisons import compare, correct
-from swad.results.domainbed import DOMAINS
-from swad.results.labels import algorithm_label
-from swad.results.method_results import DatasetResults, collect_results
-from swad.results.records import Record
-from swad.results.run_data import RunData
-from swad.results.run_tables import PaperRows, accuracy_table
-from swad.results.runs import find_runs
-from swad.results.tables import PAPER, Cell, Row, Table
+from swad.testbed.experiments.reproduce.accuracy import DIFFERENCE
+from swad.testbed.experiments.reproduce.base import Results, availability_notes
+from swad.testbed.experiments.reproduce.config import PaperConfig
+from swad.testbed.experiments.reproduce.items import ITEMS
+from swad.testbed.experiments.reproduce.trainings import Training
+from swad.testbed.results.column_marks import LOWER
+from swad.testbed.results.comparison_tables import comparisons_table
+from swad.testbed.results.comparisons import compare, correct
+from swad.testbed.results.domainbed import DOMAINS
+from swad.testbed.results.labels import algorithm_label
+from swad.testbed.results.method_results import DatasetResults, collect_results
+from swad.testbed.results.records import Record
+from swad.testbed.results.run_data import RunData
+from swad.testbed.results.run_tables import PaperRows, accuracy_table
+from swad.testbed.results.runs import find_runs
+from swad.testbed.results.tables import PAPER, Cell, Row, Table
 
 
 def accuracies(source: Path) -> Table:

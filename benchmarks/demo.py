@@ -23,13 +23,13 @@ from torch.utils.data import DataLoader, RandomSampler
 from torchvision.transforms import v2
 
 from measurements import header, make_parser, timed, write
-from swad.data import benchmarks
-from swad.data.domains import ImageSpec
-from swad.data.splits import DomainSplit, hold_out
-from swad.experiments.demo import make_configs
-from swad.training.distributed import Dist
-from swad.training.resolve import resolve
-from swad.training.state import Training
+from swad.testbed.data import benchmarks
+from swad.testbed.data.domains import ImageSpec
+from swad.testbed.data.splits import DomainSplit, hold_out
+from swad.testbed.experiments.demo import make_configs
+from swad.testbed.training.distributed import Dist
+from swad.testbed.training.resolve import resolve
+from swad.testbed.training.state import Training
 
 
 def demo_loops() -> dict[str, Callable[[], object]]:

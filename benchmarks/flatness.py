@@ -300,7 +300,7 @@ def prepare(arguments: argparse.Namespace, device: str) -> Setup:
     size = 28 if small else arguments.size
     n = arguments.images or (480 if device == "cpu" else 512)
     if small:
-        from swad.models.networks import build
+        from swad.testbed.models.networks import build
 
         model = build("small", 10, channels=3, freeze_bn=False)
     else:

@@ -33,20 +33,20 @@ from torch import Tensor
 from torch.nn import functional
 
 from measurements import header, make_parser, wait, write
-from swad.data.augmentation import Augmentation
-from swad.data.domains import FileDomain, ImageSpec
-from swad.data.epoch_loader import EpochLoader, copied_ahead
-from swad.data.loaders import to_device
-from swad.data.splits import DomainSplit, Sources
-from swad.data.transforms import Normalize
-from swad.models import networks
 from swad.robustness.corruptions import CORRUPTIONS, corrupt
-from swad.training.config import RunConfig
-from swad.training.distributed import Dist
-from swad.training.recipe import AUGMENTATION
-from swad.training.resolve import fill_defaults
-from swad.training.run_data import image_spec
-from swad.training.state import Training
+from swad.testbed.data.augmentation import Augmentation
+from swad.testbed.data.domains import FileDomain, ImageSpec
+from swad.testbed.data.epoch_loader import EpochLoader, copied_ahead
+from swad.testbed.data.loaders import to_device
+from swad.testbed.data.splits import DomainSplit, Sources
+from swad.testbed.data.transforms import Normalize
+from swad.testbed.models import networks
+from swad.testbed.training.config import RunConfig
+from swad.testbed.training.distributed import Dist
+from swad.testbed.training.recipe import AUGMENTATION
+from swad.testbed.training.resolve import fill_defaults
+from swad.testbed.training.run_data import image_spec
+from swad.testbed.training.state import Training
 from swad.util.cpu import available_cores
 
 AVERAGES = ("without_opt_overfit:as=swad", "swa", "ema")

@@ -30,15 +30,15 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from swad.experiments.reproduce.fit_on_val import FILE as FIT_ON_VAL
-from swad.results.corruption_errors import ROBUSTNESS
-from swad.results.flatness_stats import SIDES
-from swad.results.measurement_rows import FLATNESS, SURFACE
-from swad.results.method_results import collect_results
-from swad.results.records import CONFIG, DONE, RECORDS, RecordError
-from swad.results.runs import find_runs
-from swad.results.windows import WINDOWS
-from swad.training.run_dir import result_checksum
+from swad.testbed.experiments.reproduce.fit_on_val import FILE as FIT_ON_VAL
+from swad.testbed.results.corruption_errors import ROBUSTNESS
+from swad.testbed.results.flatness_stats import SIDES
+from swad.testbed.results.measurement_rows import FLATNESS, SURFACE
+from swad.testbed.results.method_results import collect_results
+from swad.testbed.results.records import CONFIG, DONE, RECORDS, RecordError
+from swad.testbed.results.runs import find_runs
+from swad.testbed.results.windows import WINDOWS
+from swad.testbed.training.run_dir import result_checksum
 from swad.util.files import atomic_write, sha256, write_json, write_text
 from swad.util.jsonl import compressed_path, read_lines, stored_path
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from swad.models.cuda_graph import CapturedGraph, run_on_stream
+from swad.gpu.cuda_graph import CapturedGraph, run_on_stream
 
 
 def make_parser(doc: str, sections: Sequence[str] = ()) -> argparse.ArgumentParser:

@@ -29,12 +29,12 @@ from contextlib import nullcontext
 import torch
 
 from measurements import header, make_parser, wait, write
-from swad.algorithms.base import Algorithm, StepContext
-from swad.algorithms.hyperparameters import fill
-from swad.algorithms.registry import canonical_name, get_algorithm, list_algorithms
-from swad.data.loaders import Batch
-from swad.models import networks
-from swad.training.step import EAGER, GRAPH, Engine
+from swad.testbed.algorithms.base import Algorithm, StepContext
+from swad.testbed.algorithms.hyperparameters import fill
+from swad.testbed.algorithms.registry import canonical_name, get_algorithm, list_algorithms
+from swad.testbed.data.loaders import Batch
+from swad.testbed.models import networks
+from swad.testbed.training.step import EAGER, GRAPH, Engine
 
 DOMAINS, PER_DOMAIN, CLASSES = 3, 32, 7
 IN_A_ROW = 4

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from measurements import header, write
-from swad.results.records import RecordError
-from swad.results.run_data import RunData
-from swad.results.runs import find_runs
-from swad.results.training_curves import mean_curve, source_curves
+from swad.testbed.results.records import RecordError
+from swad.testbed.results.run_data import RunData
+from swad.testbed.results.runs import find_runs
+from swad.testbed.results.training_curves import mean_curve, source_curves
 
 
 def read_curves(run: RunData) -> dict[str, Any]:

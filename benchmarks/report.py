@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 
 from measurements import header, make_parser, write
-from swad.results.summary import SUMMARY
+from swad.testbed.results.summary import SUMMARY
 from synthetic_runs import write_runs
 
 

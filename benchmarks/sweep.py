@@ -27,19 +27,19 @@ from pathlib import Path
 from typing import Any
 
 from measurements import directory, make_parser, measure_sections
-from swad.experiments.launchers.base import Outcome, Task
-from swad.experiments.launchers.local import LocalLauncher
-from swad.experiments.launchers.work import train_task
-from swad.experiments.sweep.directory import State, SweepDir
-from swad.experiments.sweep.plan import expand
-from swad.experiments.sweep.run import run_sweep
-from swad.experiments.sweep.spec import SweepSpec
-from swad.results.method_results import collect_results
-from swad.results.records import RECORDS, Record, read_records
-from swad.results.runs import find_runs
-from swad.training import loop
-from swad.training.config import RunConfig
-from swad.training.run_dir import RunDir, read_done
+from swad.testbed.experiments.launchers.base import Outcome, Task
+from swad.testbed.experiments.launchers.local import LocalLauncher
+from swad.testbed.experiments.launchers.work import train_task
+from swad.testbed.experiments.sweep.directory import State, SweepDir
+from swad.testbed.experiments.sweep.plan import expand
+from swad.testbed.experiments.sweep.run import run_sweep
+from swad.testbed.experiments.sweep.spec import SweepSpec
+from swad.testbed.results.method_results import collect_results
+from swad.testbed.results.records import RECORDS, Record, read_records
+from swad.testbed.results.runs import find_runs
+from swad.testbed.training import loop
+from swad.testbed.training.config import RunConfig
+from swad.testbed.training.run_dir import RunDir, read_done
 
 
 def seconds(function: Callable[[], Any]) -> tuple[float, Any]:

@@ -17,9 +17,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from swad.results.records import Record
-from swad.results.run_data import RunData
-from swad.training.config import FORMAT, SETTINGS
+from swad.testbed.results.records import Record
+from swad.testbed.results.run_data import RunData
+from swad.testbed.training.config import FORMAT, SETTINGS
 
 DATASETS = {
     "PACS": ("art_painting", "cartoon", "photo", "sketch"),

@@ -22,16 +22,16 @@ from itertools import product
 from pathlib import Path
 
 from accuracy_tables import accuracies, combined, differences, gains, kept_runs, methods, search, table3, table5
-from swad.results.comparisons import Comparison
-from swad.results.corruption_errors import CorruptionErrors, read_corruption_errors
-from swad.results.corruption_tables import comparison_table, corruption_table
-from swad.results.flatness_runs import OVER_TARGETS, RunFlatness, curves_by_target, read_flatness, with_mean
-from swad.results.flatness_stats import FlatnessCurve, average_curves, average_over_trials, p_values_of
-from swad.results.flatness_tables import flatness_cell, points_table
-from swad.results.surfaces import read_surface
-from swad.results.tables import Cell, Row, Table
-from swad.results.window_tables import choices_table
-from swad.results.windows import BEST, WindowGroup, by_group, read_windows
+from swad.testbed.results.comparisons import Comparison
+from swad.testbed.results.corruption_errors import CorruptionErrors, read_corruption_errors
+from swad.testbed.results.corruption_tables import comparison_table, corruption_table
+from swad.testbed.results.flatness_runs import OVER_TARGETS, RunFlatness, curves_by_target, read_flatness, with_mean
+from swad.testbed.results.flatness_stats import FlatnessCurve, average_curves, average_over_trials, p_values_of
+from swad.testbed.results.flatness_tables import flatness_cell, points_table
+from swad.testbed.results.surfaces import read_surface
+from swad.testbed.results.tables import Cell, Row, Table
+from swad.testbed.results.window_tables import choices_table
+from swad.testbed.results.windows import BEST, WindowGroup, by_group, read_windows
 from swad.util.statistics import hochberg, mean
 
 ROOT = Path(__file__).parents[1]

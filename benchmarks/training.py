@@ -31,17 +31,17 @@ import numpy as np
 import torch
 
 from measurements import captured, header, make_parser, timed, wait, write
-from swad.data import benchmarks
-from swad.data.cache import ImageCache, open_cache
-from swad.data.domains import ArrayDomain, Dataset, ImageSpec
-from swad.data.splits import hold_out
-from swad.models import networks
-from swad.training.config import RunConfig
-from swad.training.distributed import Dist
-from swad.training.evaluation import Evaluator
-from swad.training.resolve import resolve
-from swad.training.state import Training
-from swad.training.step import EAGER
+from swad.testbed.data import benchmarks
+from swad.testbed.data.cache import ImageCache, open_cache
+from swad.testbed.data.domains import ArrayDomain, Dataset, ImageSpec
+from swad.testbed.data.splits import hold_out
+from swad.testbed.models import networks
+from swad.testbed.training.config import RunConfig
+from swad.testbed.training.distributed import Dist
+from swad.testbed.training.evaluation import Evaluator
+from swad.testbed.training.resolve import resolve
+from swad.testbed.training.state import Training
+from swad.testbed.training.step import EAGER
 
 AVERAGES = ("swad", "swad_text", "swad_reference", "swa", "ema")
 

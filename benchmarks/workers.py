@@ -28,24 +28,24 @@ import torch
 from PIL import Image
 
 from measurements import directory, make_parser, measure_sections
-from swad.data import benchmarks
-from swad.experiments.launchers.base import Outcome, Task
-from swad.experiments.launchers.local import LocalLauncher
-from swad.results.records import read_records
-from swad.training import loop
-from swad.training.config import RunConfig
-from swad.training.run_dir import RunDir
+from swad.testbed.data import benchmarks
+from swad.testbed.experiments.launchers.base import Outcome, Task
+from swad.testbed.experiments.launchers.local import LocalLauncher
+from swad.testbed.results.records import read_records
+from swad.testbed.training import loop
+from swad.testbed.training.config import RunConfig
+from swad.testbed.training.run_dir import RunDir
 
 # -- warm worker -----------------------------------------------------------------------------------------------------
 
 PARTS = {
-    "load dataset": ("swad.training.loop", "load_dataset"),
-    "identify images": ("swad.training.loop", "domain_contents"),
-    "open image cache": ("swad.training.loop", "open_cache"),
-    "images to device": ("swad.data.cached_loader", "build_store"),
-    "build network": ("swad.models.networks", "build"),
-    "fuse kernels": ("swad.training.state", "fuse_kernels"),
-    "save weights": ("swad.training.output", "save_weights"),
+    "load dataset": ("swad.testbed.training.loop", "load_dataset"),
+    "identify images": ("swad.testbed.training.loop", "domain_contents"),
+    "open image cache": ("swad.testbed.training.loop", "open_cache"),
+    "images to device": ("swad.testbed.data.cached_loader", "build_store"),
+    "build network": ("swad.testbed.models.networks", "build"),
+    "fuse kernels": ("swad.testbed.training.state", "fuse_kernels"),
+    "save weights": ("swad.testbed.training.output", "save_weights"),
 }
 """Functions outside steps and evaluation, which do not call one another."""
 
@@ -70,7 +70,7 @@ def train_timed(config: RunConfig, *, callback: object | None = None) -> None:
     ]
     targets += [(RunDir, "save_checkpoint", "save checkpoint"), (RunDir, "finish", "write result")]
     targets += [(loop._Run, "_build", "whole set-up")]
-    graphs = importlib.import_module("swad.models.cuda_graph")
+    graphs = importlib.import_module("swad.gpu.cuda_graph")
     targets += [(graphs.CapturedGraph, "__init__", "capture graphs (in steps and evaluation)")]
     for owner, name, label in targets:
         originals.append((owner, name, getattr(owner, name)))

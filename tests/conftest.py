@@ -42,7 +42,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def quick_workers(monkeypatch) -> None:
     """Let local launchers of this process take their workers from the fork server, which has imported torch."""
     from helpers import forked
-    from swad.experiments.launchers import local
+    from swad.testbed.experiments.launchers import local
 
     monkeypatch.setattr(local, "PROCESSES", forked.CONTEXT)
 

@@ -56,8 +56,8 @@ def test_example_runs(example, tmp_path, monkeypatch, capfd):
 
 def test_the_datasets_of_the_examples_are_the_digits_with_few_images_and_with_noisy_labels():
     pytest.importorskip("sklearn")
-    from swad.data.benchmarks import digits
-    from swad.data.splits import hold_out
+    from swad.testbed.data.benchmarks import digits
+    from swad.testbed.data.splits import hold_out
 
     whole = digits.render()
     for name in ("few_digits", "noisy_digits"):

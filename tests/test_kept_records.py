@@ -9,14 +9,14 @@ import pytest
 from helpers.domainbed_sweep import write_published
 from helpers.measured_runs import write_measured_run
 from keep_records import _is_shown, keep_accuracies, keep_runs
-from swad.experiments.flatness_report import flatness_tables
-from swad.results.comparisons import compare_methods
-from swad.results.flatness_runs import read_flatness
-from swad.results.measurement_rows import FLATNESS, RowFile, read_rows
-from swad.results.method_results import collect_results
-from swad.results.records import Record, RecordWriter
-from swad.results.runs import find_runs
-from swad.results.surfaces import read_surface
+from swad.testbed.experiments.flatness_report import flatness_tables
+from swad.testbed.results.comparisons import compare_methods
+from swad.testbed.results.flatness_runs import read_flatness
+from swad.testbed.results.measurement_rows import FLATNESS, RowFile, read_rows
+from swad.testbed.results.method_results import collect_results
+from swad.testbed.results.records import Record, RecordWriter
+from swad.testbed.results.runs import find_runs
+from swad.testbed.results.surfaces import read_surface
 
 pytest.importorskip("matplotlib")
 

@@ -12,8 +12,8 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from swad.data import _gpu_augment_kernel
-from swad.models import _fused_norm_kernel, _fused_vit_kernel
+from swad.gpu import _fused_norm_kernel, _fused_vit_kernel
+from swad.testbed.data import _gpu_augment_kernel
 
 HOPPER = GPUTarget("cuda", 90, 32)
 HALF, FULL, WHOLE = "*bf16", "*fp32", "i32"

@@ -16,7 +16,7 @@ TESTS = Path(__file__).parent
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the kernels run on the GPU")
 def test_all_kernels_in_the_interpreter():
     """One new process for all: Triton reads the variable when it is imported."""
-    files = sorted(path for path in TESTS.glob("*/test_*kernel*.py") if "@runs_kernels" in path.read_text())
+    files = sorted(path for path in TESTS.glob("*/**/test_*kernel*.py") if "@runs_kernels" in path.read_text())
     assert len(files) == 4
     env = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:xdist", "-m", "not slow", *files]

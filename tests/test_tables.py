@@ -11,11 +11,11 @@ from helpers.measured_runs import write_measured_run
 from helpers.run_tree import PACS, make_tree, write_run
 from keep_records import keep_accuracies
 from parity import read_curves
-from swad.results.corruption_errors import ROBUSTNESS
-from swad.results.measurement_rows import RowFile
-from swad.results.records import Record, RecordWriter
-from swad.results.runs import find_runs
-from swad.results.windows import WINDOWS
+from swad.testbed.results.corruption_errors import ROBUSTNESS
+from swad.testbed.results.measurement_rows import RowFile
+from swad.testbed.results.records import Record, RecordWriter
+from swad.testbed.results.runs import find_runs
+from swad.testbed.results.windows import WINDOWS
 
 
 @pytest.mark.parametrize("name", tables.FILES)

@@ -10,9 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from swad.data.benchmark import Benchmark
-from swad.data.benchmarks import digits
-from swad.data.domains import ArrayDomain, Dataset
+from swad.testbed.data.benchmark import Benchmark
+from swad.testbed.data.benchmarks import digits
+from swad.testbed.data.domains import ArrayDomain, Dataset
 
 N_TRAIN = 120
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from swad.data.benchmark import Benchmark
-from swad.data.benchmarks import digits
-from swad.data.domains import Dataset
+from swad.testbed.data.benchmark import Benchmark
+from swad.testbed.data.benchmarks import digits
+from swad.testbed.data.domains import Dataset
 
 NOISE = 0.3
 

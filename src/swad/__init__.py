@@ -7,6 +7,9 @@
     ...
     averager.copy_to(model)
 
+The library is `averaging`, `tensors` and `integrations`; `flatness` and `robustness` measure any model; `testbed` is
+the benchmark of the paper, whose `train`, `RunConfig`, `load_predictor` and `results` are names of `swad`, too.
+
 Names are loaded on first use: `import swad` imports nothing heavy, and torch is imported with the first name that
 needs it.
 """
@@ -31,15 +34,15 @@ if TYPE_CHECKING:
     from swad.averaging.swa import SMA, SWA
     from swad.averaging.swad import SWAD
     from swad.averaging.valley import LossValley
-    from swad.training.config import RunConfig
-    from swad.training.export import load_predictor
-    from swad.training.loop import train
+    from swad.testbed.training.config import RunConfig
+    from swad.testbed.training.export import load_predictor
+    from swad.testbed.training.loop import train
 
 _HOMES = {
     "Average": "averaging.base",
     "EMA": "averaging.ema",
     "LossValley": "averaging.valley",
-    "RunConfig": "training.config",
+    "RunConfig": "testbed.training.config",
     "NeverConvergedWarning": "averaging.rule",
     "Phase": "averaging.spans",
     "Rule": "averaging.rule",
@@ -52,11 +55,12 @@ _HOMES = {
     "Status": "averaging.spans",
     "cyclic_lr": "averaging.lr_schedules",
     "fit_on_val": "averaging.segment_windows",
-    "load_predictor": "training.export",
-    "train": "training.loop",
+    "load_predictor": "testbed.training.export",
+    "train": "testbed.training.loop",
     "update_bn": "averaging.batchnorm",
 }
-_MODULES = {"flatness", "integrations", "results", "robustness"}
+_MODULES = {name: name for name in ("testbed", "flatness", "integrations", "robustness")}
+_MODULES["results"] = "testbed.results"
 
 __all__ = [  # noqa: RUF022 - the reader's order
     "SWAD",
@@ -86,7 +90,7 @@ def __getattr__(name: str) -> Any:
     if name in _HOMES:
         return getattr(importlib.import_module(f"swad.{_HOMES[name]}"), name)
     if name in _MODULES:
-        return importlib.import_module(f"swad.{name}")
+        return importlib.import_module(f"swad.{_MODULES[name]}")
     raise AttributeError(f"module 'swad' has no attribute {name!r}")
 
 

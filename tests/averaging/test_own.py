@@ -12,7 +12,7 @@ from helpers.runs import interrupt_at, require_same, short
 from swad.averaging import own, registry
 from swad.averaging.group import AverageGroup
 from swad.averaging.registry import AverageError, Plan
-from swad.training.loop import Interrupted, train
+from swad.testbed.training.loop import Interrupted, train
 
 EXAMPLE = next(
     block

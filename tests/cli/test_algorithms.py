@@ -6,7 +6,7 @@ import re
 
 
 def test_algorithms_are_listed_and_shown(here):
-    from swad.algorithms.registry import list_algorithms
+    from swad.testbed.algorithms.registry import list_algorithms
 
     listing = here("algorithms").stdout
     names = re.findall(r"^(\w+) +(?:19|20)\d\d ", listing, re.MULTILINE)

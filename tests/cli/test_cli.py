@@ -16,8 +16,8 @@ from helpers import ROOT
 from helpers.commands import environment, swad
 from helpers.imports import HEAVY, modules_after
 from swad import __main__, cli
-from swad.data import benchmarks
-from swad.results.records import lock_run_directory
+from swad.testbed.data import benchmarks
+from swad.testbed.results.records import lock_run_directory
 
 
 @pytest.mark.slow

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from helpers.small_trees import make_tree
 from swad.cli.datasets import print_check, print_download
-from swad.data.download import DownloadedFile, DownloadResult
-from swad.data.verify import BadImage, CheckResult, DomainCount
+from swad.testbed.data.download import DownloadedFile, DownloadResult
+from swad.testbed.data.verify import BadImage, CheckResult, DomainCount
 
 
 def test_datasets_are_listed_shown_and_checked(here, tmp_path):

@@ -11,12 +11,12 @@ import typer
 from helpers import ROOT
 from helpers.tiny_runs import copied, tiny
 from swad import cli
-from swad.experiments import run_flatness
-from swad.experiments.saved_run import open_run
-from swad.results.figures.style import PALETTE
-from swad.results.flatness_runs import read_flatness
-from swad.results.runs import load_run
-from swad.training.loop import train
+from swad.testbed.experiments import run_flatness
+from swad.testbed.experiments.saved_run import open_run
+from swad.testbed.results.figures.style import PALETTE
+from swad.testbed.results.flatness_runs import read_flatness
+from swad.testbed.results.runs import load_run
+from swad.testbed.training.loop import train
 
 pytest.importorskip("matplotlib")
 
@@ -200,7 +200,7 @@ def test_ctrl_c_says_how_to_resume(here: Call, tiny_run, tmp_path, monkeypatch):
     def stop(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("swad.experiments.run_flatness.compare", stop)
+    monkeypatch.setattr("swad.testbed.experiments.run_flatness.compare", stop)
     result = here("flatness", copied(tiny_run, tmp_path / "run"), *QUICK, "--device", "cpu", code=130)
     text = "Interrupted. Finished measurements are saved; run the same command again for the rest."
     assert result.stderr.splitlines()[-1] == text

@@ -4,11 +4,11 @@ from pathlib import Path
 
 from helpers.in_process_launcher import fake_train
 from swad.cli._launch import StatusLines
-from swad.experiments.launchers.base import Outcome, Task
-from swad.experiments.sweep.directory import SweepDir
-from swad.experiments.sweep.plan import Plan
-from swad.experiments.sweep.spec import SweepSpec
-from swad.results.failures import write_failure
+from swad.testbed.experiments.launchers.base import Outcome, Task
+from swad.testbed.experiments.sweep.directory import SweepDir
+from swad.testbed.experiments.sweep.plan import Plan
+from swad.testbed.experiments.sweep.spec import SweepSpec
+from swad.testbed.results.failures import write_failure
 
 
 def sweep_with_a_failed_run(folder: Path) -> tuple[SweepDir, Plan, list[Task]]:

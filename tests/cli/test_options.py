@@ -103,7 +103,7 @@ FOLDER = ["folder", "--network", "test_resnet", "--weights", "random"]
 )
 def test_a_comma_in_the_name_of_a_domain(here, own_dataset, tmp_path, monkeypatch, command):
     (own_dataset / "north").rename(own_dataset / "Bonn, north")
-    monkeypatch.setattr("swad.experiments.launchers.train_all.train_all", lambda configs, jobs: 1 / 0)
+    monkeypatch.setattr("swad.testbed.experiments.launchers.train_all.train_all", lambda configs, jobs: 1 / 0)
     options = ["-d", own_dataset, "-o", tmp_path / "out", "-t"]
     error = here(*command, *options, "Bonn, north", code=1).stderr
     assert "did you mean '\"Bonn, north\"'?" in error

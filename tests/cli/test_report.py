@@ -11,9 +11,9 @@ import synthetic_runs
 from helpers.commands import QUICK
 from helpers.run_tree import write_run
 from swad.cli import report as report_command
-from swad.results.figures import training
-from swad.results.runs import find_runs, load_run
-from swad.results.selection import select
+from swad.testbed.results.figures import training
+from swad.testbed.results.runs import find_runs, load_run
+from swad.testbed.results.selection import select
 
 pytestmark = pytest.mark.slow  # needs the demo
 

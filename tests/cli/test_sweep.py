@@ -17,11 +17,11 @@ from swad.cli import sweep as command
 from swad.cli._launch import parse_launcher_options
 from swad.cli._problems import Problems
 from swad.cli._sweep import parse_grid
-from swad.experiments.sweep.directory import State, SweepDir
-from swad.experiments.sweep.plan import expand
-from swad.experiments.sweep.spec import OWN_OPTIONS, SweepSpec
-from swad.results.failures import write_failure
-from swad.training.config import SETTINGS, ConfigError
+from swad.testbed.experiments.sweep.directory import State, SweepDir
+from swad.testbed.experiments.sweep.plan import expand
+from swad.testbed.experiments.sweep.spec import OWN_OPTIONS, SweepSpec
+from swad.testbed.results.failures import write_failure
+from swad.testbed.training.config import SETTINGS, ConfigError
 
 SMALL = ["--target", "paper", "--steps", "8", "--evaluate-every", "4", "--averages", "swad,ema", "--jobs", "1"]
 SMALL += ["--set", "batch_size=8"]

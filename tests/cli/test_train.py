@@ -12,14 +12,16 @@ import typer
 from helpers.commands import QUICK, swad, swad_without
 from swad import cli
 from swad.cli import train as command
-from swad.results.runs import load_run
-from swad.training.config import SETTINGS, TITLES, ConfigError, RunConfig
+from swad.testbed.results.runs import load_run
+from swad.testbed.training.config import SETTINGS, TITLES, ConfigError, RunConfig
 
 
 def configs(*arguments: str, monkeypatch: pytest.MonkeyPatch) -> list[RunConfig]:
     """The runs that a command line asks for."""
     trained: list[RunConfig] = []
-    monkeypatch.setattr("swad.experiments.launchers.train_all.train_all", lambda configs, jobs: trained.extend(configs))
+    monkeypatch.setattr(
+        "swad.testbed.experiments.launchers.train_all.train_all", lambda configs, jobs: trained.extend(configs)
+    )
     monkeypatch.setattr("swad.cli.report.report_trained", lambda *arguments: None)
     typer.main.get_command(cli.app)(["train", *arguments], standalone_mode=False)
     return trained

@@ -5,7 +5,7 @@ from __future__ import annotations
 from helpers import ROOT
 from swad.cli import train
 from swad.cli.train_reference import reference
-from swad.training.config import SETTINGS
+from swad.testbed.training.config import SETTINGS
 
 
 def test_the_page_is_up_to_date():

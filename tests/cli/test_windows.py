@@ -12,7 +12,7 @@ pytest.importorskip("sklearn")
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    from swad.training.loop import train
+    from swad.testbed.training.loop import train
 
     root = tmp_path_factory.mktemp("runs")
     for trial in (0, 1):

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import numpy as np
 
-from swad.results.method_results import DatasetResults, MethodResults
-from swad.results.run_data import RunData
-from swad.results.selection import Selection, TargetResult
+from swad.testbed.results.method_results import DatasetResults, MethodResults
+from swad.testbed.results.run_data import RunData
+from swad.testbed.results.selection import Selection, TargetResult
 
 Gains = dict[str, np.ndarray]
 

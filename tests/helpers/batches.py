@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import torch
 
-from swad.data.augment_parameters import FloatArray, draw_steps
-from swad.data.augmentation import Augmentation
-from swad.data.domains import IntArray
-from swad.data.loaders import Batch, TrainLoader, to_device
+from swad.testbed.data.augment_parameters import FloatArray, draw_steps
+from swad.testbed.data.augmentation import Augmentation
+from swad.testbed.data.domains import IntArray
+from swad.testbed.data.loaders import Batch, TrainLoader, to_device
 
 
 def iterate(loader: TrainLoader, start: int, stop: int) -> Iterator[Batch]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from swad.training.config import FORMAT, SETTINGS
+from swad.testbed.training.config import FORMAT, SETTINGS
 
 
 def stored(settings: Mapping[str, Any]) -> dict[str, Any]:

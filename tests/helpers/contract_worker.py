@@ -12,10 +12,10 @@ from typing import Any
 import torch
 
 from helpers.tiny_algorithms import batch_for, make, quick, update
-from swad.algorithms.base import Batch, StepContext
-from swad.algorithms.registry import get_algorithm
-from swad.training.distributed import Dist, process_group
-from swad.training.sharding import whole
+from swad.testbed.algorithms.base import Batch, StepContext
+from swad.testbed.algorithms.registry import get_algorithm
+from swad.testbed.training.distributed import Dist, process_group
+from swad.testbed.training.sharding import whole
 
 STEPS = 2
 OTHERS: dict[str, tuple[str, dict[str, Any]]] = {

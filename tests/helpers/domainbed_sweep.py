@@ -1,7 +1,8 @@
 """Directories as DomainBed's launcher leaves them, with random accuracies: the same for everyone.
 
-`python tests/helpers/domainbed_sweep.py FOLDER` writes the sweep. The numbers in `tests/results/domainbed_golden.json`
-are what DomainBed's own `collect_results` and `model_selection` (version b93c22a) make of it.
+`python tests/helpers/domainbed_sweep.py FOLDER` writes the sweep. The numbers in
+`tests/testbed/results/domainbed_golden.json` are what DomainBed's own `collect_results` and `model_selection` (version
+b93c22a) make of it.
 """
 
 from __future__ import annotations

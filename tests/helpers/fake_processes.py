@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from swad.algorithms.base import Algorithm, Noise, StepContext
-from swad.data.loaders import Batch
-from swad.training import distributed
+from swad.testbed.algorithms.base import Algorithm, Noise, StepContext
+from swad.testbed.data.loaders import Batch
+from swad.testbed.training import distributed
 
 
 @dataclass

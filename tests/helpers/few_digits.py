@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 from functools import cache
 
-from swad.data.benchmarks import digits
-from swad.data.domains import Domain
+from swad.testbed.data.benchmarks import digits
+from swad.testbed.data.domains import Domain
 
 whole = digits.render
 
 
 @cache
 def render() -> tuple[Domain, ...]:
-    """Return the first images of every style; takes the place of `swad.data.benchmarks.digits.render`."""
+    """Return the first images of every style; takes the place of `swad.testbed.data.benchmarks.digits.render`."""
     return tuple(dataclasses.replace(one, labels=one.labels[:45], images=one.images[:45]) for one in whole())

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from swad.algorithms.base import Algorithm
-from swad.data.loaders import Batch
+from swad.testbed.algorithms.base import Algorithm
+from swad.testbed.data.loaders import Batch
 
 Scores = Callable[..., Tensor]
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from swad.data.cache_build import IMAGES
-from swad.data.domains import Dataset, FileDomain
+from swad.testbed.data.cache_build import IMAGES
+from swad.testbed.data.domains import Dataset, FileDomain
 
 
 def write_image(path: Path, height: int, width: int, seed: int) -> None:

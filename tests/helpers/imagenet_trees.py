@@ -11,10 +11,10 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from swad.models.catalog import InputConfig
 from swad.robustness import backgrounds
 from swad.robustness.corruptions import CORRUPTIONS, SEVERITIES
 from swad.robustness.imagenet_c import EXTRA
+from swad.util.images import InputConfig
 
 TENCH, GOLDFISH, DOG, PAPER = 0, 1, 207, 999
 """Classes of ImageNet: a fish that ImageNet-R lacks, one that it has, a retriever, and one of no coarse class."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Self
 
-from swad.experiments.launchers.base import Outcome, Task
-from swad.experiments.launchers.work import train_task
+from swad.testbed.experiments.launchers.base import Outcome, Task
+from swad.testbed.experiments.launchers.work import train_task
 
 
 class InProcessLauncher:
@@ -52,8 +52,8 @@ class InProcessLauncher:
 
 def fake_train(accuracy: Callable[[Any], float]) -> Callable[..., None]:
     """A training that writes records and a result at once; `accuracy(config)` is that on the sources' validation."""
-    from swad.data import benchmarks
-    from swad.results.records import DONE, Record, RecordWriter
+    from swad.testbed.data import benchmarks
+    from swad.testbed.results.records import DONE, Record, RecordWriter
     from swad.util.files import write_json
 
     def train(config: Any, callback: object | None = None) -> None:

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from helpers.runs import require_same, short
-from swad.experiments.launchers.base import Launcher, Outcome, Task
-from swad.results.records import LOCK
-from swad.training.loop import train
+from swad.testbed.experiments.launchers.base import Launcher, Outcome, Task
+from swad.testbed.results.records import LOCK
+from swad.testbed.training.loop import train
 
 
 def tasks(folder: Path, n: int = 3, **changes: Any) -> list[Task]:

@@ -10,10 +10,10 @@ import torch
 from helpers.configs import stored
 from helpers.landscapes import Point
 from swad.flatness import Comparison, local
-from swad.results.measurement_rows import FLATNESS, SURFACE, RowFile
-from swad.results.records import Record, RecordWriter
-from swad.results.run_data import RunData
-from swad.results.runs import load_run
+from swad.testbed.results.measurement_rows import FLATNESS, SURFACE, RowFile
+from swad.testbed.results.records import Record, RecordWriter
+from swad.testbed.results.run_data import RunData
+from swad.testbed.results.runs import load_run
 
 RADII = (0.0, 5.0, 10.0)
 STEEP = {"best": 3.0, "swa": 2.0, "swad": 1.0}

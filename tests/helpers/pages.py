@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from swad.results.page.build import write_page
-from swad.results.run_data import RunData
+from swad.testbed.results.page.build import write_page
+from swad.testbed.results.run_data import RunData
 
 
 def build_page(runs: Sequence[RunData], **options: Any) -> str:

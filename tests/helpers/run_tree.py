@@ -6,7 +6,7 @@ import random
 from pathlib import Path
 
 from helpers.configs import stored
-from swad.results.records import Record, RecordWriter
+from swad.testbed.results.records import Record, RecordWriter
 
 PACS = ("art_painting", "cartoon", "photo", "sketch")
 STEPS, EVERY = 1500, 50

@@ -18,9 +18,9 @@ import torch
 
 from helpers import few_digits
 from helpers.runs import interrupt_at, short
-from swad.data.benchmarks import digits
-from swad.training import loop
-from swad.training.loop import Interrupted, RunError, train
+from swad.testbed.data.benchmarks import digits
+from swad.testbed.training import loop
+from swad.testbed.training.loop import Interrupted, RunError, train
 
 
 def train_short(run_dir: Path, changes: dict[str, object]) -> None:

@@ -11,10 +11,10 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from swad.averaging.valley import Status
-from swad.results.records import read_records
-from swad.training.callback import RunCallback
-from swad.training.config import RunConfig
-from swad.training.result import RunResult
+from swad.testbed.results.records import read_records
+from swad.testbed.training.callback import RunCallback
+from swad.testbed.training.config import RunConfig
+from swad.testbed.training.result import RunResult
 
 AVERAGES = ("swad:n_converge=2,n_tolerance=1,tolerance_ratio=0", "swa", "ema")
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from swad.data.loaders import Batch
+from swad.testbed.data.loaders import Batch
 
 
 def gradients(network: nn.Module, loss_of: Callable[[nn.Module], Tensor], rho: float, alpha: float = 0.0) -> Any:

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from swad.data import mnist
-from swad.data.benchmark import Benchmark
+from swad.testbed.data import mnist
+from swad.testbed.data.benchmark import Benchmark
 
 
 @lru_cache

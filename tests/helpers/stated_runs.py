@@ -6,13 +6,13 @@ import json
 from collections.abc import Callable, Iterable
 
 from swad.averaging.registry import parse_all
-from swad.data import benchmarks
-from swad.experiments.reproduce.base import Reproduction
-from swad.experiments.reproduce.config import PaperConfig
-from swad.experiments.reproduce.run import item_specs
-from swad.experiments.sweep.directory import SweepDir
-from swad.results.records import Record, RecordWriter
-from swad.training.config import RunConfig
+from swad.testbed.data import benchmarks
+from swad.testbed.experiments.reproduce.base import Reproduction
+from swad.testbed.experiments.reproduce.config import PaperConfig
+from swad.testbed.experiments.reproduce.run import item_specs
+from swad.testbed.experiments.sweep.directory import SweepDir
+from swad.testbed.results.records import Record, RecordWriter
+from swad.testbed.training.config import RunConfig
 
 Accuracy = Callable[[RunConfig, str], float]
 """``accuracy(config, weights)`` on the target; that on validation and test images of the sources is 0.1 higher."""

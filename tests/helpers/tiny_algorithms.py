@@ -9,11 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from swad.algorithms.base import Algorithm, StepContext
-from swad.algorithms.hyperparameters import fill
-from swad.algorithms.registry import get_algorithm
-from swad.data.loaders import Batch
-from swad.models import networks
+from swad.testbed.algorithms.base import Algorithm, StepContext
+from swad.testbed.algorithms.hyperparameters import fill
+from swad.testbed.algorithms.registry import get_algorithm
+from swad.testbed.data.loaders import Batch
+from swad.testbed.models import networks
 
 CLASSES = 5
 SHAPE = (3, 28, 28)

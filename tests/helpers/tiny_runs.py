@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 
-from swad.experiments import run_flatness, run_surface
-from swad.experiments.saved_run import open_run
-from swad.results.measurement_rows import RowFile
-from swad.training.loop import RunConfig, train
+from swad.testbed.experiments import run_flatness, run_surface
+from swad.testbed.experiments.saved_run import open_run
+from swad.testbed.results.measurement_rows import RowFile
+from swad.testbed.training.loop import RunConfig, train
 
 NAMES = ("best", "swad", "swa")
 COARSE = run_flatness.FlatnessConfig(radii=(0.0, 2.0, 5.0), n_directions=6, n_images=20)

@@ -21,9 +21,9 @@ from helpers.imagenet_trees import (
     make_imagenet_r,
     write,
 )
-from swad.models.catalog import InputConfig
 from swad.robustness import imagenet, imagenet_c, imagenet_r
 from swad.robustness.evaluation import Classifier, decode, evaluate
+from swad.util.images import InputConfig
 
 
 @pytest.mark.parametrize("workers", [0, 2])

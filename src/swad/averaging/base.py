@@ -12,13 +12,15 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from swad.averaging import tensors
 from swad.averaging.pieces import Pieces
 from swad.averaging.rule import NeverConvergedWarning, Rule
 from swad.averaging.spans import Status
 from swad.averaging.sums import WeightSum
-from swad.averaging.tensors import Buffers, Patterns, TrackedTensors
+from swad.averaging.tracked import Buffers, TrackedTensors
 from swad.averaging.trajectory import ALONE, Averager, Trajectory
+from swad.tensors import shards
+from swad.tensors.names import Patterns, require_match, unwrap
+from swad.tensors.swapping import swapped
 
 
 class Average(Averager):
@@ -123,7 +125,7 @@ class Average(Averager):
         self.tracked.require_same_modules()
         target = self._target(model)
         parts = self._parts()
-        with tensors.swapped(target.model, lambda: target.written(excluded=target is not self.tracked)):
+        with swapped(target.model, lambda: target.written(excluded=target is not self.tracked)):
             self._write_mean(parts, target)
             yield target.model if model is None else model
 
@@ -136,7 +138,7 @@ class Average(Averager):
         self.tracked.require_same_modules()
         parts = self._parts()
         means = {
-            name: tensors.like(tensor, _mean(parts, i, tensor.device).to(tensor.dtype))
+            name: shards.like(tensor, _mean(parts, i, tensor.device).to(tensor.dtype))
             for i, (name, tensor) in enumerate(self.tracked.averaged.items())
         }
         buffers = dict(zip(self.tracked.buffers, self._newest_buffers(parts), strict=True))
@@ -161,10 +163,10 @@ class Average(Averager):
     @torch.no_grad()
     def _write_mean(self, parts: list[tuple[WeightSum, float]], target: TrackedTensors) -> None:
         """Copy the average, its buffers and the excluded tensors into the target's model."""
-        tensors.reshard(target.model)
+        shards.reshard(target.model)
         buffers = dict(zip(target.buffers, self._newest_buffers(parts), strict=True))
         held = dict(zip(target.buffers, target.held_buffers(), strict=True))
-        tensors.require_match("the buffers of the average must have the shapes of the model's", held, buffers)
+        require_match("the buffers of the average must have the shapes of the model's", held, buffers)
         for index, tensor in enumerate(target.live()):
             tensor.copy_(_mean(parts, index, tensor.device))
         for name, tensor in held.items():
@@ -172,10 +174,10 @@ class Average(Averager):
         if target is not self.tracked:
             excluded = target.live_excluded()
             for name, value in self.tracked.live_excluded().items():
-                tensors.local(excluded[name]).copy_(tensors.local(value))
+                shards.local(excluded[name]).copy_(shards.local(value))
 
     def _target(self, model: nn.Module | None) -> TrackedTensors:
-        if model is None or tensors.unwrap(model) is self.tracked.model:
+        if model is None or unwrap(model) is self.tracked.model:
             return self.tracked
         return self.tracked.follow_copy(model)
 

@@ -12,7 +12,8 @@ from swad.averaging.pieces import Pieces
 from swad.averaging.rule import Rule
 from swad.averaging.spans import FOREVER, Phase, Span, Status
 from swad.averaging.sums import WeightSum
-from swad.averaging.tensors import Buffers, Patterns
+from swad.averaging.tracked import Buffers
+from swad.tensors.names import Patterns
 
 
 class Decay(Rule):

@@ -17,7 +17,7 @@ from torch import Tensor
 from swad.averaging.rule import Rule
 from swad.averaging.spans import Span
 from swad.averaging.sums import Segment, WeightSum
-from swad.averaging.tensors import TrackedTensors
+from swad.averaging.tracked import TrackedTensors
 
 
 class Saved(ABC):

@@ -20,12 +20,13 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from swad.averaging import tensors
 from swad.averaging.group import AverageGroup
 from swad.averaging.sums import WeightSum, clones
 from swad.averaging.swad import SWAD
-from swad.averaging.tensors import Buffers, Patterns, TrackedTensors
+from swad.averaging.tracked import Buffers, TrackedTensors
 from swad.averaging.trajectory import Listener
+from swad.tensors import shards
+from swad.tensors.names import Patterns
 from swad.util.files import atomic_write
 from swad.util.names import one_line
 
@@ -75,7 +76,7 @@ class SegmentLog(Listener, Sequence[StoredSegment]):
     ) -> None:
         self.tracked = TrackedTensors(model, buffers, include, exclude)
         self._folder = None if folder is None else Path(folder)
-        if any(tensors.is_sharded(tensor) for tensor in self.tracked.averaged.values()):
+        if any(shards.is_sharded(tensor) for tensor in self.tracked.averaged.values()):
             raise ValueError("a segment log keeps whole models, got a sharded one: log under DDP or on one process")
         if self._folder is not None:
             self._folder.mkdir(parents=True, exist_ok=True)

@@ -11,10 +11,10 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from swad.averaging import tensors
 from swad.averaging.segment_log import StoredSegment, copy_into, read_segment, require_same_model
 from swad.averaging.spans import Span
-from swad.averaging.tensors import TrackedTensors
+from swad.averaging.tracked import TrackedTensors
+from swad.tensors.swapping import restored
 from swad.util.progress import Progress
 
 Score = Callable[[nn.Module], float]
@@ -76,7 +76,7 @@ class SegmentWindows:
 
     def restored(self) -> AbstractContextManager[list[Tensor]]:
         """Return a context at whose end the model has the weights and buffers that it has now."""
-        return tensors.restored(list(self._targets.values()))
+        return restored(list(self._targets.values()))
 
     def copy_average(self, window: Span) -> None:
         """Copy the average of one window into the model."""

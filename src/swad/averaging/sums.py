@@ -12,7 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from swad.averaging.tensors import TrackedTensors, accumulator, like, localized, require_match
+from swad.averaging.tracked import TrackedTensors
+from swad.tensors.names import require_match
+from swad.tensors.shards import accumulator, like, localized
 
 Tensors = Mapping[str, Mapping[str, Tensor]]
 """The tensors of a sum by role ("sums" and "buffers") and name."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 from torch import nn
 
 from swad.averaging.base import Average
-from swad.averaging.tensors import Buffers, Patterns
+from swad.averaging.tracked import Buffers
 from swad.averaging.window import Window
+from swad.tensors.names import Patterns
 
 
 class SWA(Average):

@@ -7,8 +7,9 @@ from torch import nn
 
 from swad.averaging.base import Average
 from swad.averaging.rule import NeverConvergedWarning as NeverConvergedWarning
-from swad.averaging.tensors import Buffers, Patterns
+from swad.averaging.tracked import Buffers
 from swad.averaging.valley import LossValley, Nonfinite, Semantics
+from swad.tensors.names import Patterns
 
 
 class SWAD(Average):

@@ -21,12 +21,12 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from swad.averaging import tensors
 from swad.averaging.pieces import Pieces, Saved
 from swad.averaging.spans import FOREVER, Status
 from swad.averaging.sums import Segment, WeightSum
-from swad.averaging.tensors import TrackedTensors
+from swad.averaging.tracked import TrackedTensors
 from swad.averaging.valley import as_number
+from swad.tensors.swapping import is_swapped
 
 STATE_VERSION = 2
 ALONE = ""
@@ -438,7 +438,7 @@ class Trajectory:
             raise RuntimeError("an evaluation failed after some averages had taken it: load the last state_dict")
 
     def _require_live(self, method: str) -> None:
-        if tensors.is_swapped(self.tracked.model):
+        if is_swapped(self.tracked.model):
             raise RuntimeError(
                 f"{method} needs the live weights, but the model holds an average: leave the average_parameters block"
             )

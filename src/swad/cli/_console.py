@@ -18,8 +18,8 @@ from swad.util.names import listed
 from swad.util.signals import Interrupted
 
 if TYPE_CHECKING:
-    from swad.experiments.report import Report
-    from swad.results.tables import Table
+    from swad.testbed.experiments.report import Report
+    from swad.testbed.results.tables import Table
     from swad.util.progress import Progress
 
 

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 from swad.cli._console import make_console, plain_table
 from swad.cli._problems import Problems
-from swad.data import benchmarks
-from swad.experiments.launchers.make import LauncherConfig
-from swad.experiments.sweep import checks
-from swad.experiments.sweep.directory import SweepDir
-from swad.experiments.sweep.estimate import GroupEstimate, describe_costs, estimate
-from swad.experiments.sweep.plan import Plan
-from swad.experiments.sweep.spec import SweepSpec
+from swad.testbed.data import benchmarks
+from swad.testbed.experiments.launchers.make import LauncherConfig
+from swad.testbed.experiments.sweep import checks
+from swad.testbed.experiments.sweep.directory import SweepDir
+from swad.testbed.experiments.sweep.estimate import GroupEstimate, describe_costs, estimate
+from swad.testbed.experiments.sweep.plan import Plan
+from swad.testbed.experiments.sweep.spec import SweepSpec
 from swad.util.names import counted
 from swad.util.progress import duration, progress_report
 

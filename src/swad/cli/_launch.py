@@ -11,13 +11,13 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 
 from swad.cli import _options as parse
-from swad.experiments.launchers.base import Launcher, Outcome
-from swad.experiments.launchers.make import LauncherConfig
-from swad.experiments.sweep.directory import State, SweepDir
-from swad.experiments.sweep.plan import Plan
-from swad.experiments.sweep.run import Display
-from swad.experiments.sweep.status import SweepStatus, failure_lines
-from swad.training.display import make_display
+from swad.testbed.experiments.launchers.base import Launcher, Outcome
+from swad.testbed.experiments.launchers.make import LauncherConfig
+from swad.testbed.experiments.sweep.directory import State, SweepDir
+from swad.testbed.experiments.sweep.plan import Plan
+from swad.testbed.experiments.sweep.run import Display
+from swad.testbed.experiments.sweep.status import SweepStatus, failure_lines
+from swad.testbed.training.display import make_display
 from swad.util.progress import duration
 
 

@@ -76,7 +76,7 @@ JobsPerGpu = Annotated[int, typer.Option(help="Runs that share a GPU (only the l
 def stored_runs(context: typer.Context, directories: list[Path], file: str, *options: str) -> list[Path]:
     """Return the finished runs with a file of rows, for --stored, which measures nothing and so allows few options."""
     from swad.cli._console import print_notes
-    from swad.experiments.finished_runs import finished_runs, skip_notes
+    from swad.testbed.experiments.finished_runs import finished_runs, skip_notes
     from swad.util.jsonl import stored_path
 
     for parameter in context.command.params:
@@ -194,14 +194,14 @@ def averages(texts: Iterable[str]) -> tuple[str, ...]:
 
 def complete_dataset(incomplete: str) -> list[str]:
     """Complete the last of several names of datasets."""
-    from swad.data import benchmarks
+    from swad.testbed.data import benchmarks
 
     return _complete(incomplete, benchmarks.names())
 
 
 def complete_algorithm(incomplete: str) -> list[str]:
     """Complete the last of several names of algorithms."""
-    from swad.algorithms import registry
+    from swad.testbed.algorithms import registry
 
     return _complete(incomplete, registry.list_algorithms())
 

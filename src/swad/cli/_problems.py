@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from swad.training.config import ConfigError
+from swad.testbed.training.config import ConfigError
 
 T = TypeVar("T")
 

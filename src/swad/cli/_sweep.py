@@ -14,16 +14,16 @@ from swad.cli import _options as parse
 from swad.cli._console import make_console, print_table
 from swad.cli._launch import print_failures, show_runs
 from swad.cli._problems import Problems
-from swad.experiments.launchers.make import LauncherConfig
-from swad.experiments.selected_settings import read_selected
-from swad.experiments.sweep import appendix_b3, checks, spec_file
-from swad.experiments.sweep.directory import SWEEP, State, SweepDir, runs_folder
-from swad.experiments.sweep.run import run_sweep
-from swad.experiments.sweep.spec import SweepSpec
-from swad.experiments.sweep.status import SweepStatus, read_status, status_table
-from swad.results.runs import find_runs
-from swad.results.selection_file import read_selection
-from swad.training.config import SETTINGS
+from swad.testbed.experiments.launchers.make import LauncherConfig
+from swad.testbed.experiments.selected_settings import read_selected
+from swad.testbed.experiments.sweep import appendix_b3, checks, spec_file
+from swad.testbed.experiments.sweep.directory import SWEEP, State, SweepDir, runs_folder
+from swad.testbed.experiments.sweep.run import run_sweep
+from swad.testbed.experiments.sweep.spec import SweepSpec
+from swad.testbed.experiments.sweep.status import SweepStatus, read_status, status_table
+from swad.testbed.results.runs import find_runs
+from swad.testbed.results.selection_file import read_selection
+from swad.testbed.training.config import SETTINGS
 from swad.util.names import counted
 
 DEFAULTS = {"device": "auto"}
@@ -130,8 +130,8 @@ def run(directory: SweepDir, launch: LauncherConfig, device: str, retry_failed: 
 def print_result(directory: SweepDir, status: SweepStatus, selector: str) -> None:
     """Print the table of the finished runs, write the page, and list what is missing."""
     from swad.cli.report import report_trained
-    from swad.results.records import RecordError
-    from swad.results.selectors import SelectionError
+    from swad.testbed.results.records import RecordError
+    from swad.testbed.results.selectors import SelectionError
 
     if status.count(State.DONE):
         try:

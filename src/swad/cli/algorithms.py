@@ -17,8 +17,8 @@ def list_algorithms(context: typer.Context) -> None:
     """List the algorithms."""
     if context.invoked_subcommand is not None:
         return
-    from swad.algorithms import registry
     from swad.cli._console import make_console, plain_table
+    from swad.testbed.algorithms import registry
 
     table = plain_table("name", "year", "paper", "needs", no_wrap=("name", "year"))
     broken = []
@@ -49,9 +49,9 @@ def show(
     from dataclasses import fields
     from inspect import cleandoc, getmodule
 
-    from swad.algorithms import registry
-    from swad.algorithms.hyperparameters import as_text
     from swad.cli._console import make_console, plain_table
+    from swad.testbed.algorithms import registry
+    from swad.testbed.algorithms.hyperparameters import as_text
 
     algorithm = registry.get_algorithm(name)
     console = make_console()

@@ -12,9 +12,9 @@ from swad.cli._options import Output, complete_dataset
 from swad.util.names import counted
 
 if TYPE_CHECKING:
-    from swad.data.benchmark import Benchmark
-    from swad.data.download import DownloadResult
-    from swad.data.verify import CheckResult
+    from swad.testbed.data.benchmark import Benchmark
+    from swad.testbed.data.download import DownloadResult
+    from swad.testbed.data.verify import CheckResult
 
 app = typer.Typer(
     cls=ShowGroup, help="List the datasets, show one, check a copy, or download one.", no_args_is_help=False
@@ -29,8 +29,8 @@ def list_datasets(context: typer.Context) -> None:
     from rich.text import Text
 
     from swad.cli._console import make_console, plain_table
-    from swad.data import benchmarks
-    from swad.data.domains import DataError
+    from swad.testbed.data import benchmarks
+    from swad.util.images import DataError
 
     numbers = ("images", "classes", "steps", "evaluate every")
     table = plain_table("name", *numbers, "domains", right=numbers, no_wrap=("name",))
@@ -64,7 +64,7 @@ def show(name: Annotated[str, typer.Argument(help="Name of a dataset.", autocomp
     from rich.text import Text
 
     from swad.cli._console import make_console
-    from swad.data import benchmarks
+    from swad.testbed.data import benchmarks
 
     benchmark = benchmarks.get(name)
     counts, defaults = benchmark.counts, benchmark.defaults
@@ -104,7 +104,7 @@ def check(
     decode: Annotated[bool, typer.Option(help="Decode every image.")] = True,
 ) -> None:
     """Count the images of a copy, decode every one, and list the problems."""
-    from swad.data import verify
+    from swad.testbed.data import verify
     from swad.util.progress import progress_bar
 
     with progress_bar() as progress:
@@ -119,7 +119,7 @@ def download(
     output: Output = Path("data"),
 ) -> None:
     """Download a dataset, verify its checksum and unpack it. An interrupted download resumes."""
-    from swad.data.download import download_dataset
+    from swad.testbed.data.download import download_dataset
     from swad.util.progress import progress_bar
 
     with progress_bar() as progress:

@@ -29,8 +29,8 @@ def demo(
     """Train on handwritten digits in four styles, holding each out once: ERM, EMA, SWA and SWAD from one training."""
     from swad.cli._console import measuring
     from swad.cli.report import report_trained
-    from swad.experiments.demo import make_configs, measure_flatness
-    from swad.experiments.launchers.train_all import train_all
+    from swad.testbed.experiments.demo import make_configs, measure_flatness
+    from swad.testbed.experiments.launchers.train_all import train_all
     from swad.util.cpu import available_cores
 
     configs = make_configs(output, parse.whole_numbers("trial", trial), steps, device)

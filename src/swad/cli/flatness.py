@@ -99,11 +99,11 @@ def flatness(
     Results are saved in each run's flatness.jsonl. Run the same command again to resume after an interrupt.
     """
     from swad.cli._console import measuring, print_notes, print_report
-    from swad.experiments.finished_runs import choose_weights, open_runs
-    from swad.experiments.flatness_report import measure_flatness, report_flatness
-    from swad.experiments.run_flatness import FlatnessConfig
-    from swad.experiments.saved_run import SPLITS
-    from swad.results.measurement_rows import FLATNESS
+    from swad.testbed.experiments.finished_runs import choose_weights, open_runs
+    from swad.testbed.experiments.flatness_report import measure_flatness, report_flatness
+    from swad.testbed.experiments.run_flatness import FlatnessConfig
+    from swad.testbed.experiments.saved_run import SPLITS
+    from swad.testbed.results.measurement_rows import FLATNESS
 
     formats, folder = parse.figure_formats(figure_formats), output if output is not None else runs[0] / "figures"
     if stored:

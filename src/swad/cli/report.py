@@ -18,10 +18,10 @@ from swad.util.names import counted, require_choice
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from swad.results.comparisons import Comparison
-    from swad.results.method_results import DatasetResults
-    from swad.results.run_data import RunData
-    from swad.results.tables import Table
+    from swad.testbed.results.comparisons import Comparison
+    from swad.testbed.results.method_results import DatasetResults
+    from swad.testbed.results.run_data import RunData
+    from swad.testbed.results.tables import Table
 
 MAX_ROWS = 48
 """Rows of a table with one for each run, and warnings, that are printed."""
@@ -103,16 +103,16 @@ def report(
 ) -> None:
     """Print the results of all runs in a directory next to the paper's, and write a page that works offline."""
     from swad.cli._console import make_console, short_warnings
-    from swad.results.comparison_tables import comparisons_tables
-    from swad.results.comparisons import UNIT_CHOICES, not_compared
-    from swad.results.figures.critical_difference import critical_difference_figure
-    from swad.results.figures.style import save_figures
-    from swad.results.figures.training import save_valley_figures
-    from swad.results.method_ranks import RANKS_NEED, rank_results
-    from swad.results.method_results import collect_results
-    from swad.results.page.build import write_page
-    from swad.results.run_tables import SELECTIONS, accuracy_table
-    from swad.results.runs import find_runs
+    from swad.testbed.results.comparison_tables import comparisons_tables
+    from swad.testbed.results.comparisons import UNIT_CHOICES, not_compared
+    from swad.testbed.results.figures.critical_difference import critical_difference_figure
+    from swad.testbed.results.figures.style import save_figures
+    from swad.testbed.results.figures.training import save_valley_figures
+    from swad.testbed.results.method_ranks import RANKS_NEED, rank_results
+    from swad.testbed.results.method_results import collect_results
+    from swad.testbed.results.page.build import write_page
+    from swad.testbed.results.run_tables import SELECTIONS, accuracy_table
+    from swad.testbed.results.runs import find_runs
     from swad.util.progress import progress_bar
 
     if yes and not prune_weights:
@@ -189,8 +189,8 @@ def _compare(
     by_dataset: Sequence[DatasetResults], baseline: str | None, unit: str, path: Path | None
 ) -> list[Comparison]:
     """Compare all methods with the baseline, and write the comparisons to a CSV file if asked to."""
-    from swad.results.comparison_tables import comparisons_csv
-    from swad.results.comparisons import compare_over_datasets, default_baseline
+    from swad.testbed.results.comparison_tables import comparisons_csv
+    from swad.testbed.results.comparisons import compare_over_datasets, default_baseline
     from swad.util.files import write_text
 
     baseline = baseline or default_baseline(by_dataset)
@@ -225,8 +225,8 @@ def _print_runs(console: Console, runs: Sequence[RunData], by_dataset: Sequence[
     """Print which runs were selected, what they averaged, and what is wrong with them."""
     from rich.text import Text
 
-    from swad.results.diagnostics import find_problems
-    from swad.results.run_tables import ranges_table, selected_runs_table
+    from swad.testbed.results.diagnostics import find_problems
+    from swad.testbed.results.run_tables import ranges_table, selected_runs_table
 
     tables = [selected_runs_table(results) for results in by_dataset]
     selected = {id(result.run) for results in by_dataset for method in results.methods for result in method.results}
@@ -253,7 +253,7 @@ def _print_first_rows(console: Console, table: Table) -> None:
 
 
 def _export_selection(by_dataset: Sequence[DatasetResults], folder: Path, path: Path) -> None:
-    from swad.results.selection_file import make_selection, write_selection
+    from swad.testbed.results.selection_file import make_selection, write_selection
     from swad.util.progress import progress_bar
 
     with progress_bar() as progress:
@@ -264,7 +264,7 @@ def _export_selection(by_dataset: Sequence[DatasetResults], folder: Path, path: 
 
 def _prune_weights(by_dataset: Sequence[DatasetResults], folder: Path, remove: bool) -> None:
     """List the weights of runs that were not selected, and remove them if the user confirms."""
-    from swad.results.unselected_weights import remove_weights, unselected_weights
+    from swad.testbed.results.unselected_weights import remove_weights, unselected_weights
 
     files = unselected_weights(by_dataset)
     size = sum(path.stat().st_size for path in files)
@@ -278,7 +278,7 @@ def _prune_weights(by_dataset: Sequence[DatasetResults], folder: Path, remove: b
 
 def _tracker_names(texts: Sequence[str] | None) -> list[str]:
     """Return the trackers of --log, all of which are installed."""
-    from swad.results.trackers.base import name_problems
+    from swad.testbed.results.trackers.base import name_problems
 
     trackers = parse.words(texts)
     if problems := name_problems(trackers):
@@ -288,7 +288,7 @@ def _tracker_names(texts: Sequence[str] | None) -> list[str]:
 
 def _replay(runs: Sequence[RunData], trackers: Sequence[str]) -> bool:
     """Send the records of all runs to trackers. Returns whether all were sent."""
-    from swad.results.trackers.tracking import replay
+    from swad.testbed.results.trackers.tracking import replay
     from swad.util.progress import progress_report
 
     with progress_report() as progress:

@@ -12,9 +12,9 @@ from swad.cli._options import FORMATS, Device, FigureFormats, Jobs, JobsPerGpu, 
 from swad.util.names import counted
 
 if TYPE_CHECKING:
-    from swad.experiments.launchers.make import LauncherConfig
-    from swad.experiments.reproduce.base import Reproduction
-    from swad.experiments.reproduce.config import PaperConfig
+    from swad.testbed.experiments.launchers.make import LauncherConfig
+    from swad.testbed.experiments.reproduce.base import Reproduction
+    from swad.testbed.experiments.reproduce.config import PaperConfig
 
 EXAMPLES = """
 swad reproduce
@@ -129,10 +129,10 @@ def reproduce(
     """
     from swad.cli._launch import parse_launcher_options
     from swad.cli._problems import Problems
-    from swad.experiments.launchers.make import LauncherConfig
-    from swad.experiments.reproduce.config import make_config
-    from swad.experiments.reproduce.items import ITEMS, get_items
-    from swad.experiments.reproduce.run import cost_lines, cost_of, estimate_line
+    from swad.testbed.experiments.launchers.make import LauncherConfig
+    from swad.testbed.experiments.reproduce.config import make_config
+    from swad.testbed.experiments.reproduce.items import ITEMS, get_items
+    from swad.testbed.experiments.reproduce.run import cost_lines, cost_of, estimate_line
     from swad.util.progress import progress_report
 
     # Every value is parsed before anything is reported, so that all problems are listed together.
@@ -192,7 +192,7 @@ def reproduce(
 
 def _print_items(items: list[Reproduction], config: PaperConfig) -> None:
     from swad.cli._console import make_console, plain_table
-    from swad.experiments.reproduce.run import item_costs
+    from swad.testbed.experiments.reproduce.run import item_costs
 
     columns = ("item", "title", "runs", "finished")
     table = plain_table(*columns, right=columns[2:], no_wrap=columns)
@@ -215,8 +215,8 @@ def _train(
 ) -> None:
     """Train the missing runs. Failed ones are listed: the items are built without them."""
     from swad.cli._launch import print_failures, show_runs
-    from swad.experiments.reproduce.run import train_missing
-    from swad.experiments.sweep.directory import SweepDir
+    from swad.testbed.experiments.reproduce.run import train_missing
+    from swad.testbed.experiments.sweep.directory import SweepDir
 
     with show_runs(SweepDir(config.output), launch, config.device, missing, retry_failed) as (launcher, display):
         status = train_missing(items, config, launcher, retry_failed=retry_failed, display=display)
@@ -227,9 +227,9 @@ def _train(
 
 def _build(items: list[Reproduction], config: PaperConfig) -> None:
     from swad.cli._console import measuring, print_report
-    from swad.experiments.reproduce.base import Results
-    from swad.experiments.reproduce.run import INDEX, build_item
-    from swad.training.run_dir import RunError
+    from swad.testbed.experiments.reproduce.base import Results
+    from swad.testbed.experiments.reproduce.run import INDEX, build_item
+    from swad.testbed.training.run_dir import RunError
 
     not_built = []
     with measuring() as progress:

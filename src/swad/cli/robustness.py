@@ -81,10 +81,10 @@ def robustness(
     command again to resume after an interrupt.
     """
     from swad.cli._console import measuring, print_notes, print_report
-    from swad.experiments.finished_runs import choose_weights, open_runs
-    from swad.experiments.run_imagenet import Benchmarks, EvaluationConfig
-    from swad.experiments.run_robustness import CorruptionConfig, measure_robustness, report_robustness
-    from swad.results.corruption_errors import ROBUSTNESS
+    from swad.testbed.experiments.finished_runs import choose_weights, open_runs
+    from swad.testbed.experiments.run_imagenet import Benchmarks, EvaluationConfig
+    from swad.testbed.experiments.run_robustness import CorruptionConfig, measure_robustness, report_robustness
+    from swad.testbed.results.corruption_errors import ROBUSTNESS
 
     formats, names = parse.figure_formats(figure_formats), parse.words(weights)
     directories = [Path(model) for model in models if Path(model).is_dir()]
@@ -112,8 +112,8 @@ def robustness(
         if directory is not None and not directory.is_dir():  # before weights are downloaded
             raise ValueError(f"--{name.replace('_', '-')} must be a directory, got {directory}: check the path")
     if on_benchmarks:
-        from swad.experiments.imagenet_models import find_models
-        from swad.experiments.imagenet_report import measure_imagenet
+        from swad.testbed.experiments.imagenet_models import find_models
+        from swad.testbed.experiments.imagenet_report import measure_imagenet
 
         size = None if batch_size is None else parse.at_least("batch-size", batch_size, 1)
         evaluation = EvaluationConfig(device, precision, size, workers)

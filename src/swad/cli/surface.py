@@ -54,8 +54,8 @@ def surface(
     Results are saved in each run's surface.jsonl. Run the same command again to resume after an interrupt.
     """
     from swad.cli._console import measuring, print_report
-    from swad.experiments.run_surface import measure_surfaces, report_surfaces
-    from swad.results.measurement_rows import SURFACE
+    from swad.testbed.experiments.run_surface import measure_surfaces, report_surfaces
+    from swad.testbed.results.measurement_rows import SURFACE
 
     formats, folder = parse.figure_formats(figure_formats), output if output is not None else runs[0] / "figures"
     if stored:

@@ -16,7 +16,7 @@ from typer.core import TyperGroup
 from swad.cli import _options as parse
 from swad.cli import train
 from swad.cli._command import add_command
-from swad.training.config import SETTINGS
+from swad.testbed.training.config import SETTINGS
 from swad.util.names import did_you_mean
 
 EXAMPLES = """
@@ -198,8 +198,8 @@ def sweep(
     from swad.cli import _sweep as actions
     from swad.cli._launch import parse_launcher_options
     from swad.cli._problems import Problems
-    from swad.experiments.launchers.make import LauncherConfig
-    from swad.experiments.sweep.directory import SweepDir
+    from swad.testbed.experiments.launchers.make import LauncherConfig
+    from swad.testbed.experiments.sweep.directory import SweepDir
 
     # Every value is parsed before anything is reported, so that all problems are listed together.
     problems = Problems()
@@ -245,7 +245,7 @@ def status(
 ) -> None:
     """Show how many runs of a sweep are done, running, failed and pending, and when it will be complete."""
     from swad.cli import _sweep as actions
-    from swad.experiments.sweep.directory import SweepDir
+    from swad.testbed.experiments.sweep.directory import SweepDir
 
     directory = SweepDir(output)
     directory.require()

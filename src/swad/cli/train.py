@@ -1,4 +1,4 @@
-"""`swad train`: the options are generated from the settings in `swad.training.config`.
+"""`swad train`: the options are generated from the settings in `swad.testbed.training.config`.
 
 A new field of a config section is an option at once: its name with dashes, its help text, in the panel of its section.
 `SPECIAL` lists the few options that are written otherwise, because one command trains several runs, because the value
@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from swad.cli import _options as parse
-from swad.training.config import SETTINGS, TITLES, ConfigError, RunConfig
-from swad.training.recipe import AVERAGES, IMAGENET
-from swad.training.setting import Setting
+from swad.testbed.training.config import SETTINGS, TITLES, ConfigError, RunConfig
+from swad.testbed.training.recipe import AVERAGES, IMAGENET
+from swad.testbed.training.setting import Setting
 from swad.util.names import NO_TARGET
 
 if TYPE_CHECKING:
-    from swad.data.domains import Dataset
+    from swad.testbed.data.domains import Dataset
 
 
 @dataclass(frozen=True)
@@ -222,10 +222,10 @@ def train(
     Run the same command again after an interruption: finished runs are kept, unfinished runs resume.
     """
     from swad.cli.report import report_trained
-    from swad.experiments.launchers.train_all import train_all
-    from swad.experiments.selected_settings import use_selection
-    from swad.results.selection_file import read_selection
-    from swad.training.distributed import in_main_process
+    from swad.testbed.experiments.launchers.train_all import train_all
+    from swad.testbed.experiments.selected_settings import use_selection
+    from swad.testbed.results.selection_file import read_selection
+    from swad.testbed.training.distributed import in_main_process
 
     parse.at_least("jobs", jobs, 1)
     configs = _configs(output, options)
@@ -249,7 +249,7 @@ def suggest(option: str) -> str | None:
     from contextlib import suppress
     from dataclasses import fields
 
-    from swad.algorithms import registry
+    from swad.testbed.algorithms import registry
 
     name = option.lstrip("-").replace("-", "_")
     if name in ("hyperparameters", "hparams"):  # DomainBed's name is --hparams
@@ -263,10 +263,10 @@ def suggest(option: str) -> str | None:
 
 def _configs(output: Path, options: dict[str, Any]) -> list[RunConfig]:
     """One config for each algorithm, trial and target."""
-    from swad.algorithms.registry import canonical_name
-    from swad.data import benchmarks
-    from swad.experiments.recipe_runs import recipe_runs
-    from swad.experiments.sweep.plan import dataset_label
+    from swad.testbed.algorithms.registry import canonical_name
+    from swad.testbed.data import benchmarks
+    from swad.testbed.experiments.recipe_runs import recipe_runs
+    from swad.testbed.experiments.sweep.plan import dataset_label
 
     benchmark, data_dir = benchmarks.get(options["dataset"]), options["data_dir"]
     has_recipe = (options["recipe"] or benchmark.defaults.recipe) == IMAGENET
@@ -302,8 +302,8 @@ def _configs(output: Path, options: dict[str, Any]) -> list[RunConfig]:
 
 def _check_targets(configs: Sequence[RunConfig], dataset: Dataset) -> None:
     """Check that every target of a dataset without known domains can be held out, before the first run trains."""
-    from swad.data.splits import hold_out
-    from swad.training.checks import find_problems, source_problems
+    from swad.testbed.data.splits import hold_out
+    from swad.testbed.training.checks import find_problems, source_problems
 
     for config in configs:
         data = config.data
@@ -315,7 +315,7 @@ def _check_targets(configs: Sequence[RunConfig], dataset: Dataset) -> None:
 
 
 def _require_no_runs(configs: Sequence[RunConfig]) -> None:
-    from swad.training.run_dir import has_records
+    from swad.testbed.training.run_dir import has_records
 
     for config in configs:
         if has_records(config.output):

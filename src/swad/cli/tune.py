@@ -77,7 +77,7 @@ def tune(
     are saved in each run's tune.jsonl. Run the same command again to resume after an interrupt.
     """
     from swad.cli._console import measuring, print_report
-    from swad.experiments import tune as tuning
+    from swad.testbed.experiments import tune as tuning
 
     counts = parse.numbers("n-tolerance", n_tolerance)
     settings = tuning.grid(

@@ -48,8 +48,8 @@ def windows(
     once they are complete, it needs no segments, weights or images.
     """
     from swad.cli._console import measuring, print_report
-    from swad.experiments.run_windows import WindowsConfig, measure_windows, report_windows, stored_windows
-    from swad.results.windows import WINDOWS
+    from swad.testbed.experiments.run_windows import WindowsConfig, measure_windows, report_windows, stored_windows
+    from swad.testbed.results.windows import WINDOWS
 
     sides = {"target": ("target",), "validation": ("validation",), "both": ("target", "validation")}
     require_choice("--evaluate-on", evaluate_on, sides)

@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from swad.averaging.tensors import unwrap
 from swad.flatness._losses import LossFn, Returned
-from swad.models.cuda_graph import CapturedGraph, run_on_stream
+from swad.gpu.cuda_graph import CapturedGraph, run_on_stream
+from swad.tensors.names import unwrap
 
 WARM_UP = 3
 """Calls before the capture, in which libraries choose kernels and allocate memory."""

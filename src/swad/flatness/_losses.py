@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from swad.models.fused_norm import restore
-from swad.models.fused_vit import fuse_kernels
+from swad.gpu.fused_norm import restore
+from swad.gpu.fused_vit import fuse_kernels
 from swad.util.names import require_choice
 from swad.util.packages import has_triton
 

@@ -17,16 +17,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from swad.averaging.tensors import (
-    Patterns,
-    accumulator,
-    canonical,
-    chosen_names,
-    is_sharded,
-    named_tensors,
-    tied_names,
-    unwrap,
-)
+from swad.tensors.names import Patterns, canonical, chosen_names, named_tensors, tied_names, unwrap
+from swad.tensors.shards import accumulator, is_sharded
 
 State = Mapping[str, Tensor]
 """Weights by name, as `state_dict()` gives them."""

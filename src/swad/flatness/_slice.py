@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from swad.averaging.tensors import Patterns, chosen_names, tied_names, unwrap
 from swad.flatness._json import Row
 from swad.flatness._losses import LossFn
 from swad.flatness._perturb import (
@@ -20,6 +19,7 @@ from swad.flatness._perturb import (
 )
 from swad.flatness._surface_rows import Surface
 from swad.flatness._walk import NamedPoints, OnRow, evaluate_points
+from swad.tensors.names import Patterns, chosen_names, tied_names, unwrap
 from swad.util.progress import Progress
 
 STEPS = 21

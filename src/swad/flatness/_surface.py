@@ -13,9 +13,9 @@ from collections.abc import Iterable
 
 from torch import Tensor
 
-from swad.averaging.tensors import Patterns
 from swad.flatness._perturb import Source
 from swad.flatness._slice import STEPS, Slice, dot, flat, length
+from swad.tensors.names import Patterns
 
 COLLINEAR = 1e-6
 """Weights are collinear if the third is closer to the line through the others than this share of their distance."""

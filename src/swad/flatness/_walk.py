@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import torch
 from torch import nn
 
-from swad.averaging.tensors import named_tensors, unwrap
 from swad.flatness._json import Row
 from swad.flatness._losses import LossFn, check_losses, fit_logits
 from swad.flatness._perturb import Source, State, Weights, by_name, chosen_parameters, is_bn_statistic
 from swad.flatness._surface_rows import HEAD, POINT, Surface, SurfaceRow, point_key
+from swad.tensors.names import named_tensors, unwrap
 from swad.util.progress import Progress
 
 OnRow = Callable[[Row], None]

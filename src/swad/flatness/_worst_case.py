@@ -23,12 +23,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from swad.averaging.tensors import Patterns
 from swad.flatness._directions import Directions
 from swad.flatness._json import JsonRow
 from swad.flatness._local import check_radii
 from swad.flatness._losses import LossFn, check_losses, fit_logits, loss_parts, selected_loss
 from swad.flatness._perturb import Weights, norm
+from swad.tensors.names import Patterns
 from swad.util.progress import Progress
 
 STEPS = 25

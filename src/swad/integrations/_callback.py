@@ -17,8 +17,9 @@ from swad.averaging.base import Average
 from swad.averaging.batchnorm import ForwardFn, tracking_norms, update_bn
 from swad.averaging.spans import Phase, Status
 from swad.averaging.swad import SWAD
-from swad.averaging.tensors import is_sharded, is_swapped
 from swad.averaging.valley import LossValley
+from swad.tensors.shards import is_sharded
+from swad.tensors.swapping import is_swapped
 from swad.util.names import did_you_mean, require_choice
 
 MissingState = Literal["raise", "start"]

@@ -19,8 +19,8 @@ import torch.distributed as dist
 
 from swad.averaging.base import Average
 from swad.averaging.batchnorm import ForwardFn, call_model
-from swad.averaging.tensors import is_swapped
 from swad.integrations._callback import AverageCallback, MissingState, gather_state, metrics
+from swad.tensors.swapping import is_swapped
 
 try:
     from lightning.pytorch import Callback, LightningModule, Trainer

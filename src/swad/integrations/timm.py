@@ -21,8 +21,8 @@ from torch import Tensor, nn
 from swad.averaging.base import Average
 from swad.averaging.spans import Status
 from swad.averaging.swad import SWAD
-from swad.averaging.tensors import unwrap
 from swad.integrations._callback import require_options
+from swad.tensors.names import unwrap
 
 
 class ModelSwad(nn.Module):

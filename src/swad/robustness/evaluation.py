@@ -20,11 +20,9 @@ from torch import Tensor, nn
 from torch.nn.functional import interpolate
 from torch.utils.data import DataLoader, Dataset
 
-from swad.data.domains import DataError, read_image
-from swad.data.workers import without_worker_traceback
-from swad.models.catalog import InputConfig
 from swad.robustness.folders import ClassFolders
 from swad.util.cpu import available_cores
+from swad.util.images import DataError, InputConfig, read_image, without_worker_traceback
 from swad.util.progress import Progress
 
 N_CLASSES = 1000

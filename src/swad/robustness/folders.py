@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from swad.data.image_folder import EXTENSIONS
+from swad.util.images import EXTENSIONS
 
 
 @dataclass(frozen=True, eq=False)

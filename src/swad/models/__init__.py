@@ -1,1 +1,0 @@
-"""Networks, fused frozen batch norm and CUDA graph capture."""

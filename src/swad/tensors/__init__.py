@@ -1,0 +1,1 @@
+"""The tensors of a model: by name, as shards, and with other values for a while."""

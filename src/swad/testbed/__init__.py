@@ -1,0 +1,36 @@
+"""The benchmark of the paper: datasets, networks, algorithms, one run, many runs, and what they measured.
+
+    result = swad.testbed.train({"dataset": "digits", "target": "paper", "output": "runs/paper-0"})
+    model, transform, class_names = swad.testbed.load_predictor(path)
+    runs = swad.testbed.results.find_runs("runs")
+
+It uses the library (`swad.averaging`, `swad.tensors`) and the lab (`swad.flatness`, `swad.robustness`, `swad.gpu`);
+neither knows of it. Names are loaded on first use, and `train`, `RunConfig` and `load_predictor` are names of `swad`
+too.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from swad.testbed.training.config import RunConfig
+    from swad.testbed.training.export import load_predictor
+    from swad.testbed.training.loop import train
+
+_HOMES = {"RunConfig": "training.config", "load_predictor": "training.export", "train": "training.loop"}
+
+__all__ = ["RunConfig", "load_predictor", "train"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(importlib.import_module(f"swad.testbed.{_HOMES[name]}"), name)
+    if name == "results":
+        return importlib.import_module("swad.testbed.results")
+    raise AttributeError(f"module 'swad.testbed' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*__all__, "results"})

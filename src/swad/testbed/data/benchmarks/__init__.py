@@ -1,0 +1,119 @@
+"""Datasets by name, one file each. The folder is the registry: there is no list to edit.
+
+A dataset is a file of this folder, or of a folder named in the environment variable SWAD_DATASETS (several are
+separated like PATH), that says ``BENCHMARK = Benchmark(...)``. Only the requested file is imported.
+
+>>> from swad.testbed.data import benchmarks
+>>> benchmarks.load("digits").domain_names
+('board', 'clutter', 'outline', 'paper')
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from swad.testbed.data.benchmark import Benchmark, Options
+from swad.testbed.data.domains import ArrayDomain, Dataset, Domain, FileDomain, ImageSpec
+from swad.testbed.data.image_folder import read_image_folder
+from swad.util.images import DataError
+from swad.util.names import did_you_mean, plain
+from swad.util.plugins import PluginError, find_plugins, import_plugin
+
+__all__ = ["get", "load", "names", "read"]
+
+# Processes started from here inherit the variable, and so find the same datasets.
+__path__ = [*__path__, *filter(None, os.environ.get("SWAD_DATASETS", "").split(os.pathsep))]
+
+
+def names() -> tuple[str, ...]:
+    """Return the names of all datasets, sorted."""
+    try:
+        return find_plugins(__path__, "SWAD_DATASETS", "dataset")
+    except PluginError as error:
+        raise DataError(str(error)) from None
+
+
+def get(name: str) -> Benchmark:
+    """Return the facts about a dataset; case, ``_``, ``-`` and spaces in `name` do not matter."""
+    known = names()
+    for module in known:
+        if plain(module) == plain(name):
+            return _import(module)
+    if Path(name).is_dir():
+        raise DataError(f"there is no dataset {name!r}; for your own images use folder --data {name}")
+    if hint := did_you_mean(name, known):
+        raise DataError(f"there is no dataset {name!r}: {hint}")
+    raise DataError(f"there is no dataset {name!r}; choose one of {', '.join(known)}")
+
+
+def _import(module: str) -> Benchmark:
+    try:
+        benchmark = getattr(import_plugin(f"{__name__}.{module}"), "BENCHMARK", None)
+    except PluginError as error:
+        raise DataError(f"{error}; correct the file") from error
+    if benchmark is None:
+        raise DataError(f"a file of a dataset must define BENCHMARK, but {module}.py does not: add the line")
+    if not isinstance(benchmark, Benchmark):
+        raise DataError(f"BENCHMARK must be a swad.testbed.data.benchmark.Benchmark, got {benchmark!r} in {module}.py")
+    if plain(benchmark.name) != plain(module):  # runs store the name and find the dataset by it
+        raise DataError(
+            f"a dataset must be named like its file, got {benchmark.name!r} in {module}.py: rename one of them"
+        )
+    return benchmark
+
+
+def load(name: str, root: Path | str | None = None, *, check_counts: bool = True, **options: Any) -> Dataset:
+    """Read a dataset.
+
+    Args:
+        name: Name of the dataset.
+        root: Its folder, or the folder above it.
+        check_counts: Refuse a dataset whose image counts differ from the published ones.
+        options: Options of the dataset, as its file names them.
+    """
+    benchmark = get(name)
+    unknown = sorted(set(options) - set(benchmark.options))
+    if unknown:
+        known = ", ".join(sorted(benchmark.options)) or "none"
+        raise DataError(f"dataset {benchmark.name} has the options: {known}; got {', '.join(unknown)}")
+    return read(benchmark, None if root is None else Path(root), check_counts, {**benchmark.options, **options})
+
+
+def read(benchmark: Benchmark, root: Path | None, check_counts: bool, options: Options) -> Dataset:
+    """Read a dataset by its function or from image files, and check that its images are as its image spec says."""
+    dataset = (benchmark.read or read_image_folder)(benchmark, root, check_counts, options)
+    if not isinstance(dataset, Dataset):
+        raise DataError(
+            f"read of the dataset {benchmark.name} must return a swad.testbed.data.domains.Dataset, got "
+            f"{type(dataset).__name__}"
+        )
+    for domain in dataset.domains:
+        _check_images(domain, dataset.image_spec)
+    return dataset
+
+
+def _check_images(domain: Domain, spec: ImageSpec) -> None:
+    """Check the images of a domain against the image spec of its dataset: files have 3 channels, arrays any."""
+    if isinstance(domain, ArrayDomain):
+        height, width, channels = domain.images.shape[1:]
+        if spec.low_res and (height, width) != (spec.size, spec.size):
+            raise DataError(
+                f"domain {domain.name}: low-resolution images keep their size, so they must have that of image_spec, "
+                f"{spec.size} × {spec.size}, got {height} × {width}: resize them, or correct the size"
+            )
+    elif isinstance(domain, FileDomain):
+        channels = 3
+    else:
+        return
+    if channels != spec.channels:
+        raise DataError(
+            f"domain {domain.name}: images must have the channels of image_spec, {spec.channels}, got {channels}: "
+            "correct channels, mean and std"
+        )
+    if not spec.low_res and channels not in (1, 3):
+        raise DataError(
+            f"domain {domain.name}: images that are resized and augmented must have 1 or 3 channels, got {channels}: "
+            "set low_res=True in image_spec"
+        )

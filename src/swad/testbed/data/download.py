@@ -1,0 +1,267 @@
+"""Downloading a dataset: fetch the files, verify them, unpack them, and move the result into place in one step.
+
+The work is done in ``<root>/.fetch-<folder>``, so an interrupted download leaves no incomplete dataset, and running it
+again resumes it. `gdown` transfers the files, also from Google Drive. Published checksums are verified. Other
+checksums are recorded in ``<root>/<folder>.fetched.json`` and compared with those of later downloads.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import lzma
+import os
+import shutil
+import tarfile
+import zipfile
+import zlib
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from swad.testbed.data.benchmark import Benchmark, Download
+from swad.testbed.data.benchmarks import get
+from swad.testbed.data.verify import CheckResult, check
+from swad.util.files import FileLock, FileLockedError, write_json
+from swad.util.images import DataError
+from swad.util.names import one_line
+from swad.util.progress import Progress
+
+
+@dataclass(frozen=True)
+class DownloadedFile:
+    """A downloaded file; ``verified`` if its checksum was published."""
+
+    url: str
+    filename: str
+    size: int
+    sha256: str
+    verified: bool
+
+
+@dataclass(frozen=True)
+class DownloadResult:
+    """A downloaded dataset: its folder, its files, notes on their checksums, and the counts of its images."""
+
+    name: str
+    path: Path
+    files: tuple[DownloadedFile, ...]
+    notes: tuple[str, ...]
+    check: CheckResult
+
+
+def download_dataset(
+    name: str | Benchmark, root: Path | str, *, progress: Progress | None = None, retries: int = 4
+) -> DownloadResult:
+    """Download a dataset into its folder below ``root``, and count its images.
+
+    Args:
+        name: Name of the dataset.
+        root: Folder for datasets.
+        progress: Progress callback for downloading and unpacking.
+        retries: How often to resume a broken connection.
+    """
+    benchmark = get(name) if isinstance(name, str) else name
+    root = Path(root)
+    if not benchmark.downloads:
+        embedded = benchmark.layout == "embedded"
+        reason = "it is part of an installed package" if embedded else "get its images yourself, and name their folder"
+        raise DataError(f"there is nothing to download for {benchmark.name}; {reason}")
+    path = root / benchmark.folder
+    if path.exists() and any(path.iterdir()):
+        raise DataError(
+            f"{path} already exists; run `swad datasets check {path}`, or move it away to download it again"
+        )
+    work = root / f".fetch-{benchmark.folder}"
+    try:
+        work.mkdir(parents=True, exist_ok=True)
+        with FileLock(work / "lock"):
+            record = root / f"{benchmark.folder}.fetched.json"
+            files = tuple(_download_file(item, work, progress, retries) for item in benchmark.downloads)
+            notes = _compare_with_record(record, files)
+            dataset = _assemble(benchmark, work, progress)
+            write_json(record, {"dataset": benchmark.name, "files": [asdict(file) for file in files]})
+            os.replace(dataset, path)
+    except FileLockedError as error:
+        raise DataError(f"process {error.owner} is already downloading into {work}; wait until it ends") from None
+    except OSError as error:
+        raise DataError(
+            f"cannot write {benchmark.name} to {root} ({error}); free disk space or choose another folder"
+        ) from error
+    shutil.rmtree(work, ignore_errors=True)
+    return DownloadResult(benchmark.name, path, files, notes, check(path, benchmark, decode=False))
+
+
+def _download_file(item: Download, work: Path, progress: Progress | None, retries: int) -> DownloadedFile:
+    path = work / item.filename
+    if not path.exists():
+        _transfer(item.url, path, progress, retries)
+    with path.open("rb") as file:
+        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+    if item.sha256 is not None and sha256 != item.sha256:
+        path.unlink()  # resuming from damaged bytes would never succeed
+        raise DataError(f"{item.filename} has sha256 {sha256}, expected {item.sha256}; removed it, download it again")
+    return DownloadedFile(item.url, item.filename, path.stat().st_size, sha256, item.sha256 is not None)
+
+
+def _transfer(url: str, path: Path, progress: Progress | None, retries: int) -> None:
+    try:
+        import gdown
+        import requests
+    except ImportError as error:
+        raise DataError(f"downloading needs {error.name}: pip install 'swad[vision]'") from None
+
+    def report(done: int, total: int | None) -> None:
+        if progress:
+            progress(f"downloading {path.name}", done, total)
+
+    try:
+        gdown.download(
+            url,
+            str(path),
+            quiet=True,
+            use_cookies=False,
+            resume=True,
+            progress=report,
+            timeout=60,
+            retries=retries,
+        )
+    except (gdown.exceptions.DownloadError, requests.RequestException) as error:
+        raise DataError(
+            f"cannot download {path.name} ({one_line(error)}); run the command again to resume, delete {path.parent} "
+            f"to start over, or download {url} yourself and save it as {path}"
+        ) from error
+
+
+def _assemble(benchmark: Benchmark, work: Path, progress: Progress | None) -> Path:
+    """Unpack all files into one new folder, and return the folder of the dataset in it."""
+    unpacked = work / "unpacked"
+    shutil.rmtree(unpacked, ignore_errors=True)
+    unpacked.mkdir()
+    for item in benchmark.downloads:
+        file = work / item.filename
+        if not item.unpack:
+            shutil.copyfile(file, unpacked / item.filename)
+            continue
+        try:
+            unpack(file, unpacked, progress)
+        except DataError:
+            file.unlink()  # resuming from bytes that do not unpack would never succeed
+            raise
+    if benchmark.arrange is not None:
+        return benchmark.arrange(unpacked)
+    dataset = unpacked / benchmark.archive_folder
+    if not dataset.is_dir():
+        entries = ", ".join(sorted(entry.name for entry in unpacked.iterdir())) or "nothing"
+        raise DataError(
+            f"the archive of {benchmark.name} must contain {benchmark.archive_folder}, got {entries}; unpack it "
+            f"yourself to <root>/{benchmark.folder}/<domain>/<class>/<image>"
+        )
+    return dataset
+
+
+MAX_MEMBERS = 2_000_000
+"""Most files in an archive; the largest archive of DomainNet has 173,000."""
+MAX_EXTRA_BYTES = 2**30
+"""Bytes that an archive may contain beyond 10 times its size: texts, such as annotations, compress well."""
+MAX_HEADER = 2**20
+"""Largest extended tar header, in bytes; it holds a long name, and tarfile reads it into memory."""
+
+
+def unpack(archive: Path, into: Path, progress: Progress | None = None) -> None:
+    """Unpack a zip or tar archive (of any compression).
+
+    No entry can write outside of ``into``. An archive of images hardly compresses, so one that declares much more than
+    its own size is refused before it fills the disk.
+    """
+    budget = _Budget(archive)
+    try:
+        if zipfile.is_zipfile(archive):
+            with zipfile.ZipFile(archive) as zip_file:
+                entries = zip_file.infolist()
+                for entry in entries:
+                    budget.add(entry.file_size)
+                for done, entry in enumerate(entries, 1):
+                    zip_file.extract(entry, into)  # removes absolute paths and ".." and writes links as plain files
+                    if progress and (done % 200 == 0 or done == len(entries)):
+                        progress(f"unpacking {archive.name}", done, len(entries))
+        else:
+            with tarfile.open(archive, tarinfo=_BoundedTarInfo) as tar_file:
+                for done, member in enumerate(tar_file, 1):
+                    budget.add(member.size)
+                    tar_file.extract(member, into, set_attrs=False, filter="data")
+                    if progress and done % 200 == 0:
+                        progress(f"unpacking {archive.name}", done, None)
+    except (tarfile.FilterError, _HeaderError) as error:
+        raise DataError(f"{archive.name} has an unsafe entry ({error}); get the archive from another source") from error
+    except (zipfile.BadZipFile, tarfile.TarError, gzip.BadGzipFile, lzma.LZMAError, zlib.error, EOFError) as error:
+        raise DataError(f"{archive.name} is not a complete archive ({one_line(error)}); download it again") from error
+
+
+class _Budget:
+    """The files and bytes that an archive may still contain."""
+
+    def __init__(self, archive: Path) -> None:
+        self.archive, self.members = archive, 0
+        self.bytes_left = MAX_EXTRA_BYTES + 10 * archive.stat().st_size
+
+    def add(self, size: int) -> None:
+        """Count one file of the archive."""
+        self.members += 1
+        self.bytes_left -= size
+        if self.bytes_left < 0 or self.members > MAX_MEMBERS:
+            raise DataError(
+                f"{self.archive.name} must unpack to at most {MAX_MEMBERS:,} files and {MAX_EXTRA_BYTES / 2**30:g} GiB "
+                f"more than 10 times its size, but file {self.members:,} exceeds this; get it from another source"
+            )
+
+
+class _HeaderError(Exception):
+    """An entry of a tar archive has a header that is never needed and could fill the memory."""
+
+
+class _BoundedTarInfo(tarfile.TarInfo):
+    """A tar header that refuses to be large. tarfile would read any size into memory."""
+
+    # Both methods are private, but the public ones are not called by every version of Python that tarfile comes with.
+    def _proc_member(self, archive: tarfile.TarFile) -> tarfile.TarInfo | None:
+        """Check the header before its extension is read."""
+        extended = self.type in (*_EXTENDED_HEADERS, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)
+        if extended and self.size > MAX_HEADER:
+            raise _HeaderError(f"a header of {self.size:,} bytes")
+        if self.type == tarfile.GNUTYPE_SPARSE:
+            raise _HeaderError("a sparse file")
+        member: tarfile.TarInfo | None = super()._proc_member(archive)  # type: ignore[misc]
+        return member
+
+    def _proc_gnusparse_10(self, *args: object) -> None:
+        raise _HeaderError("a sparse file")
+
+
+_EXTENDED_HEADERS = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE)
+
+
+def _compare_with_record(record: Path, files: tuple[DownloadedFile, ...]) -> tuple[str, ...]:
+    """Return notes on files without a published checksum that are new or differ from an earlier download."""
+    try:
+        before = {entry["url"]: entry["sha256"] for entry in json.loads(record.read_text("utf-8"))["files"]}
+    except (OSError, ValueError, KeyError, TypeError):
+        before = {}
+    notes = []
+    for file in files:
+        if file.verified:
+            continue
+        if file.url not in before:
+            notes.append(f"{file.filename}: no checksum is published; recorded it in {record.name}{_unencrypted(file)}")
+        elif before[file.url] != file.sha256:
+            notes.append(f"{file.filename}: the checksum differs from the one recorded in {record.name}")
+    return tuple(notes)
+
+
+def _unencrypted(file: DownloadedFile) -> str:
+    if not file.url.startswith("http:"):
+        return ""
+    return (
+        "; it came over http, which does not protect it from changes on the way: compare its sha256 "
+        f"{file.sha256} with that of another copy"
+    )

@@ -1,0 +1,96 @@
+"""Figure 3: local flatness of ERM, SAM, SWA with cyclic and constant learning rate, and SWAD.
+
+F is the average rise of the loss at a distance from the weights, on seen and on unseen domains. ERM, SWA with a
+constant learning rate and SWAD are of one training; SAM and the cyclic learning rate need their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from swad.testbed.experiments.flatness_report import measure_flatness, report_flatness
+from swad.testbed.experiments.report import Report
+from swad.testbed.experiments.reproduce.base import Reproduction, Results, availability_notes
+from swad.testbed.experiments.reproduce.config import PaperConfig
+from swad.testbed.experiments.reproduce.trainings import ERM, ERM_CYCLIC, Training
+from swad.testbed.experiments.run_flatness import FlatnessConfig
+from swad.testbed.experiments.saved_run import open_run
+from swad.testbed.results.page.build import write_page
+from swad.testbed.results.run_data import RunData
+from swad.testbed.results.runs import RunList, load_run
+from swad.testbed.training.run_dir import RunError
+
+LIVE = "live"
+"""Placeholder for the live weights that the user chose: best or last."""
+
+METHODS: dict[str, tuple[Training, str]] = {
+    "erm": (ERM, LIVE),
+    "sam": (Training("sam"), LIVE),
+    "swa-cyclic": (ERM_CYCLIC, "swa"),
+    "swa": (ERM, "swa"),
+    "swad": (ERM, "swad"),
+}
+"""The methods of Figure 3: the training that each comes from, and which of its weights it is."""
+
+DATASETS = ("PACS",)
+
+
+def trainings(config: PaperConfig) -> list[Training]:
+    """Return the trainings of the requested methods."""
+    unknown = [method for method in config.methods if method not in METHODS]
+    if unknown:
+        raise ValueError(f"the methods of Figure 3 are {', '.join(METHODS)}; got {', '.join(unknown)}")
+    return list(dict.fromkeys(METHODS[method][0] for method in config.methods or METHODS))
+
+
+def measured_weights(results: Results, datasets: Sequence[str] | None = None) -> dict[Path, list[str]]:
+    """Return the weights to measure by run directory, of all datasets of the figure or of some."""
+    config = results.config
+    weights: dict[Path, list[str]] = {}
+    for dataset in config.measured_datasets(DATASETS) if datasets is None else datasets:
+        for method in config.methods or METHODS:
+            training, name = METHODS[method]
+            for run in results.runs(dataset, training):
+                weights.setdefault(run.path, []).append(config.live_weights if name == LIVE else name)
+    return weights
+
+
+def measure(results: Results, item: str, stem: str) -> Report:
+    """Measure the flatness of all methods and draw it."""
+    config, weights = results.config, measured_weights(results)
+    if not weights:
+        datasets = ", ".join(config.measured_datasets(DATASETS))
+        raise RunError(f"no run on {datasets} is finished: add --retry-failed to train failed runs again")
+    measured = measure_flatness(
+        [(open_run(path, config.data), names) for path, names in weights.items()],
+        FlatnessConfig(config.radii, config.directions, config.images),
+        **results.measuring,
+    )
+    return report_flatness(measured, output=results.folder(item), stem=stem, formats=config.formats)
+
+
+def write_run_page(folder: Path, runs: Sequence[RunData]) -> Path:
+    """Write the report page of the runs behind a figure."""
+    # The table would choose between SWA with cyclic and with constant learning rate, which are two methods.
+    constant = [run for run in runs if run.config.get("lr_schedule") != "cyclic"]
+    return write_page(RunList(constant or runs), folder / "report.html", flatness=RunList(runs))
+
+
+def _build(results: Results) -> Report:
+    report = measure(results, "figure3", "figure3")
+    page = write_run_page(results.folder("figure3"), [load_run(path) for path in measured_weights(results)])
+    tables = (*report.tables, *availability_notes(results.config, DATASETS))
+    return Report(tables, (*report.written, page), report.row_files)
+
+
+ITEMS = (
+    Reproduction(
+        "figure3",
+        "Local flatness of ERM, SAM, SWA and SWAD",
+        trainings,
+        _build,
+        DATASETS,
+        measures="the loss around the weights of every method",
+    ),
+)

@@ -1,0 +1,193 @@
+"""The directory of a sweep: what was asked for, and the runs.
+
+    sweep.json    the specs: the first request and every later extension
+    runs/         DATASET/ALGORITHM/TARGET-TRIAL/KEY, one directory per run
+
+Nothing else is stored. The plan follows from the specs, and the state of every run from its own directory, so a sweep
+can be killed at any moment, copied, or continued on another machine. The hyperparameters that a search chose follow
+from the records of its runs.
+
+>>> import tempfile
+>>> sweep = SweepDir(tempfile.mkdtemp())
+>>> sweep.add(SweepSpec(datasets=("digits",), targets=("paper",), trials=(0,)))
+>>> sweep.add(SweepSpec(datasets=("digits",), targets=("paper",), trials=(0, 1)))
+>>> sorted(state.name for state in sweep.states().values())
+['PENDING', 'PENDING']
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import itertools
+import json
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from swad.testbed.experiments.sweep.plan import RUNS, Plan, PlannedRun, Search, expand, may_cover, merge, same_request
+from swad.testbed.experiments.sweep.search import Point
+from swad.testbed.experiments.sweep.spec import SweepSpec
+from swad.testbed.results import selectors
+from swad.testbed.results.failures import FAILURE
+from swad.testbed.results.records import DONE, LOCK
+from swad.testbed.results.runs import load_run
+from swad.testbed.training.config import ConfigError
+from swad.util.files import FileLock, is_locked, write_json
+
+SWEEP = "sweep.json"
+FORMAT = 1
+"""Version of `sweep.json`."""
+
+
+class State(enum.Enum):
+    """What a run's directory tells about it."""
+
+    PENDING = "pending"
+    """Not started, or interrupted: it resumes from its checkpoint."""
+    RUNNING = "running"
+    FAILED = "failed"
+    DONE = "done"
+
+
+class SweepDir:
+    """A sweep on disk.
+
+    Args:
+        path: Its directory. It need not exist: `add` creates it.
+        allow_failed: Choose hyperparameters among the finished runs of a search also where others failed.
+    """
+
+    def __init__(self, path: Path | str, *, allow_failed: bool = False) -> None:
+        self.path = Path(path)
+        self.allow_failed = allow_failed
+        self._chosen: dict[tuple[str, ...], Point] = {}
+        # A finished run does not change any more.
+        self._done: set[str] = set()
+        self._seconds: dict[str, float | None] = {}
+
+    # -- specs ----------------------------------------------------------------------------------------------------
+
+    @property
+    def specs(self) -> tuple[SweepSpec, ...]:
+        """The requests in their order; empty if there is no sweep in the directory."""
+        file = self.path / SWEEP
+        try:
+            content = json.loads(file.read_text(encoding="utf-8"))
+        except (FileNotFoundError, NotADirectoryError):
+            return ()
+        except (OSError, ValueError, RecursionError) as error:
+            raise ConfigError([f"cannot read {file} ({error}): restore it, or choose another directory"]) from None
+        if not isinstance(content, dict) or content.get("format") != FORMAT or "specs" not in content:
+            raise ConfigError([f"{file} was not written by this version of swad: choose another directory"])
+        return tuple(SweepSpec.from_json(spec, file) for spec in content["specs"])
+
+    def add(self, spec: SweepSpec) -> None:
+        """Add a valid request; one that differs only in settings of the machine replaces the earlier one."""
+        spec = spec.with_domains()
+        if self.path.exists() and not self.path.is_dir():
+            raise ConfigError([f"{self.path} is a file: choose a directory for the sweep"])
+        self.path.mkdir(parents=True, exist_ok=True)
+        with FileLock(self.path / "sweep.lock", on_wait=lambda: None):
+            # The order of requests decides which runs cover others, so it never changes.
+            specs = [spec if same_request(earlier, spec) else earlier for earlier in self.specs]
+            if spec not in specs:
+                specs.append(spec)
+            write_json(self.path / SWEEP, {"format": FORMAT, "specs": [spec.to_json() for spec in specs]})
+
+    def require(self) -> None:
+        """Require that there is a sweep in the directory."""
+        if not self.specs:
+            raise ConfigError([f"{self.path} contains no sweep ({SWEEP}): give the --output of a `swad sweep`"])
+
+    # -- runs -----------------------------------------------------------------------------------------------------
+
+    def plan(self, specs: Iterable[SweepSpec] | None = None) -> Plan:
+        """Return the runs of some specs, by default of all; runs that follow a choice as far as it is known."""
+        stored = self.specs
+        requested = stored if specs is None else tuple(spec.with_domains() for spec in specs)
+        return merge([self._expand(spec, stored) for spec in requested])
+
+    def _expand(self, spec: SweepSpec, stored: Sequence[SweepSpec]) -> Plan:
+        """Expand a spec. Runs of an earlier one that have its averages and more take the place of its own."""
+        before = list(itertools.takewhile(lambda earlier: not same_request(earlier, spec), stored))
+        larger = [
+            self._expand(earlier, before[:number]) for number, earlier in enumerate(before) if may_cover(earlier, spec)
+        ]
+        covering = {run.trajectory: run for earlier in larger for run in earlier.runs}
+        plan = expand(spec, self.path, self.choose, covering)
+        waiting = [search for earlier in larger for search in earlier.searches]
+        return dataclasses.replace(plan, searches=tuple(self._covered(search, waiting) for search in plan.searches))
+
+    def _covered(self, search: Search, larger: Sequence[Search]) -> Search:
+        """Return a search whose repeats are those of searches of earlier requests, where these choose the same."""
+        same = [other for other in larger if other.name == search.name]
+
+        def repeat(point: Point) -> list[PlannedRun]:
+            points = [(other, self.choose(other)) for other in same]
+            runs = [run for other, chosen in points if chosen is not None for run in other.repeat(chosen)]
+            covering = {run.trajectory: run for run in runs}
+            return [covering.get(run.trajectory, run) for run in search.repeat(point)]
+
+        return dataclasses.replace(search, repeat=repeat) if same else search
+
+    def states(self, runs: Iterable[PlannedRun] | None = None) -> dict[str, State]:
+        """Return the state of runs by key, by default of the whole plan, from their directories alone."""
+        return {run.key: self.state(run) for run in (self.plan().runs if runs is None else runs)}
+
+    def state(self, run: PlannedRun) -> State:
+        """Return the state of one run."""
+        if run.key in self._done:
+            return State.DONE
+        try:
+            names = set(os.listdir(run.config.output))
+        except (FileNotFoundError, NotADirectoryError):
+            return State.PENDING
+        if DONE in names:
+            self._done.add(run.key)
+            return State.DONE
+        if LOCK in names and is_locked(run.config.output / LOCK):
+            return State.RUNNING
+        return State.FAILED if FAILURE in names else State.PENDING
+
+    def unfinished(self, plan: Plan) -> Plan:
+        """Return what is left of a plan: the runs that are not finished, and those that wait for a choice."""
+        return Plan(tuple(run for run in plan.runs if self.state(run) is not State.DONE), plan.searches)
+
+    def seconds(self, run: PlannedRun) -> float | None:
+        """Return the time that a finished run took; None if its `done.json` does not say."""
+        if run.key not in self._seconds:
+            try:
+                content = json.loads((run.config.output / DONE).read_text(encoding="utf-8"))
+                self._seconds[run.key] = float(content["seconds"])
+            except (OSError, ValueError, TypeError, LookupError, RecursionError):
+                self._seconds[run.key] = None
+        return self._seconds[run.key]
+
+    # -- the choice of a search -----------------------------------------------------------------------------------
+
+    def choose(self, search: Search) -> Point | None:
+        """Return the hyperparameters that a search chose on its sources; None as long as one of its runs is missing.
+
+        The target's values cannot be seen: the selector gets the views of `swad.testbed.results.selectors`, which lack
+        them.
+        """
+        states = [self.state(run) for run in search.runs]
+        finished = [run for run, state in zip(search.runs, states, strict=True) if state is State.DONE]
+        settled = {State.DONE, State.FAILED} if self.allow_failed else {State.DONE}
+        if not finished or not settled.issuperset(states):
+            return None
+        name = (search.target, search.choose_by, *(run.key for run in finished))
+        if name not in self._chosen:
+            views = [
+                selectors.source_view(load_run(run.config.output), search.target, index)
+                for index, run in enumerate(finished)
+            ]
+            chosen = (selectors.lodo if search.lodo else selectors.iid)(views, search.choose_by)
+            self._chosen[name] = dict(finished[chosen.index].config.training.hyperparameters)
+        return self._chosen[name]
+
+
+def runs_folder(path: Path | str) -> Path:
+    """Return the folder of a sweep's runs."""
+    return Path(path) / RUNS

@@ -1,0 +1,221 @@
+"""What a sweep compares: everything that a user may state, from Python, the command line or a TOML file.
+
+>>> SweepSpec(algorithms=("erm", "coral"), protocol="paper").datasets
+('PACS', 'VLCS', 'OfficeHome', 'TerraIncognita', 'DomainNet')
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from swad.averaging import registry as averages
+from swad.testbed.algorithms import registry as algorithms
+from swad.testbed.algorithms.hyperparameters import Seeding
+from swad.testbed.data import benchmarks
+from swad.testbed.training.config import SETTINGS, ConfigError
+from swad.util.names import did_you_mean
+
+Protocol = Literal["paper", "domainbed", "defaults", "grid", "random"]
+PROTOCOLS: tuple[str, ...] = get_args(Protocol)
+
+DATASETS = {
+    "paper": ("PACS", "VLCS", "OfficeHome", "TerraIncognita", "DomainNet"),
+    "domainbed": ("ColoredMNIST", "RotatedMNIST", "VLCS", "PACS", "OfficeHome", "TerraIncognita", "DomainNet"),
+}
+"""The datasets of a protocol; the other protocols use the embedded digits by default."""
+
+OWN_OPTIONS = {
+    "dataset": "datasets",
+    "target": "targets",
+    "trial": "trials",
+    "algorithm": "algorithms",
+    "averages": "averages",
+    "data_dir": "data",
+}
+"""Settings of a run that a sweep varies or sets by another name."""
+
+
+@dataclass(frozen=True)
+class SweepSpec:
+    """What to compare. A sweep trains one run for each dataset, algorithm, target, trial and point of hyperparameters.
+
+    Args:
+        algorithms: Names of algorithms (see `swad algorithms`); NAME+sam and NAME+sagm combine one with SAM or SAGM.
+        averages: Weight averages. All come from one trajectory, so that none costs a training of its own.
+        datasets: Names of datasets (see `swad datasets`). Empty: those of the protocol.
+        targets: Domains to hold out, each in turn; "none" trains on all domains. Empty: every domain, or "none" for a
+            dataset without domains.
+        trials: Numbers of the train-validation splits.
+        protocol: How hyperparameters are searched (see `swad.testbed.experiments.sweep.search`).
+        select: How the reported step and hyperparameters are selected. "lodo" adds the runs with two targets that it
+            needs. None: "iid"; the protocol domainbed then adds the runs with two targets too, as DomainBed does.
+        choose_by: The weights whose source-validation accuracy chooses the hyperparameters of the later trials, in the
+            protocol paper: best, last or an average.
+        draws: Random points, in the protocols domainbed (where the first is the defaults) and random.
+        seeding: The version of DomainBed whose draws are repeated: "2020" or "present".
+        grid: Values by hyperparameter, for the protocol grid; in the protocol paper they replace Table 7's.
+        options: Further settings of `RunConfig` by name: steps, network, split, device, ... `hyperparameters` holds
+            values that all runs have in common.
+        data: Directory that contains the datasets. Embedded datasets need none.
+        domains: Domains of datasets without a fixed list of them, by dataset; filled in by `with_domains`.
+        selected: Hyperparameters that were selected before, which take the place of a search: settings of the run by
+            `selected_name`, as `swad.testbed.experiments.selected_settings.read_selected` returns them.
+    """
+
+    algorithms: tuple[str, ...] = ("erm",)
+    averages: tuple[str, ...] = ("swad", "swa", "ema")
+    datasets: tuple[str, ...] = ()
+    targets: tuple[str, ...] = ()
+    trials: tuple[int, ...] = (0, 1, 2)
+    protocol: Protocol = "defaults"
+    select: str | None = None
+    choose_by: str = "best"
+    draws: int = 20
+    seeding: Seeding = "present"
+    grid: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
+    data: Path | None = None
+    domains: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    selected: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        # JSON, TOML and command lines give lists and strings; the code below sees one form.
+        for name in ("algorithms", "averages", "datasets", "targets", "trials"):
+            object.__setattr__(self, name, _tuple(getattr(self, name)))
+        for name in ("grid", "domains"):
+            values = {key: _tuple(value) for key, value in dict(getattr(self, name)).items()}
+            object.__setattr__(self, name, values)
+        for name in ("options", "selected"):
+            object.__setattr__(self, name, dict(getattr(self, name)))
+        object.__setattr__(self, "data", None if self.data is None else Path(os.path.abspath(self.data)))
+        if not self.datasets:
+            object.__setattr__(self, "datasets", DATASETS.get(self.protocol, ("digits",)))
+
+    @property
+    def selector(self) -> str:
+        """The selection that is reported."""
+        return self.select or "iid"
+
+    @property
+    def plans_pairs(self) -> bool:
+        """Whether runs with two targets are planned."""
+        return self.select == "lodo" or (self.select is None and self.protocol == "domainbed")
+
+    @property
+    def searches_first_trial(self) -> bool:
+        """Whether hyperparameters are chosen on the first trial and used for the others."""
+        return self.protocol == "paper" and len(self.trials) > 1
+
+    def with_domains(self) -> SweepSpec:
+        """Return the spec with the domains of datasets whose domains are known from their directory alone."""
+        unknown = [name for name in self.datasets if not benchmarks.get(name).domains and name not in self.domains]
+        if not unknown:
+            return self
+        options = self.options.get("dataset_options", {})
+        found = {name: benchmarks.load(name, self.data, **options).domain_names for name in unknown}
+        return dataclasses.replace(self, domains={**self.domains, **found})
+
+    def domain_names(self, dataset: str) -> tuple[str, ...]:
+        """Return the domains of a dataset; empty if they are not known without its directory."""
+        return benchmarks.get(dataset).domains or self.domains.get(dataset, ())
+
+    # -- files ----------------------------------------------------------------------------------------------------
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the spec as plain values."""
+        plain: dict[str, Any] = json.loads(json.dumps(vars(self), default=str))
+        return plain
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any], source: Path | str) -> SweepSpec:
+        """Read a spec from plain values; `source` is named where they are invalid."""
+        problems = key_problems(content)
+        if not problems:
+            return cls(**content)
+        raise ConfigError([f"{source}: {problem}" for problem in problems])
+
+
+def key_problems(content: Mapping[str, Any], fields: Mapping[str, str] | None = None) -> list[str]:
+    """List the names that a spec does not have and the values of the wrong type, one sentence each.
+
+    Args:
+        content: Values by name.
+        fields: The field of each name. None: names are fields.
+    """
+    fields = fields or dict(zip(FIELDS, FIELDS, strict=True))
+    problems = []
+    for name, value in content.items():
+        if name not in fields:
+            hint = did_you_mean(name, fields) or f"there are {', '.join(fields)}"
+            if name in SETTINGS and name not in OWN_OPTIONS:
+                hint = "a setting of the runs belongs under [options]"
+            problems.append(f"there is no key {name!r}: {hint}")
+        elif rule := _type_problem(fields[name], value):
+            problems.append(f"{name} must be {rule}, got {value!r}")
+        elif isinstance(value, str) and len(names := _listed_names(fields[name], value)) > 1:
+            problems.append(f"{name} must be a list of names, got {value!r}: write {name} = {json.dumps(names)}")
+    return problems
+
+
+def _type_problem(name: str, value: Any) -> str:
+    """Return the rule that a value violates; "" if it violates none."""
+    if name in ("algorithms", "averages", "datasets", "targets"):
+        valid = isinstance(value, str) or (_is_list(value) and all(isinstance(item, str) for item in value))
+        return "" if valid else "a list of names"
+    if name == "trials":
+        valid = _is_list(value) and all(type(item) is int for item in value)
+        return "" if valid else "a list of whole numbers"
+    if name in ("grid", "options", "domains", "selected"):
+        if not isinstance(value, Mapping):
+            return "a table of values by name"
+        if name in ("grid", "domains") and not all(_is_list(item) for item in value.values()):
+            return "lists of values by name"
+        nested = name == "grid" and any(isinstance(item, list | dict) for items in value.values() for item in items)
+        return "lists of numbers by name" if nested else ""
+    if name == "draws":
+        return "" if type(value) is int else "a whole number"
+    optional = name in ("select", "data")
+    valid = isinstance(value, str | os.PathLike) or (optional and value is None)
+    return "" if valid else "a text"
+
+
+def _listed_names(name: str, text: str) -> list[str]:
+    """Return the names in a text, as if it were a value on the command line. The name of a domain may have commas."""
+    if name == "averages":
+        return list(averages.split(text))
+    return [part.strip() for part in text.split(",")] if name in ("algorithms", "datasets") else [text]
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, Sequence) and not isinstance(value, str)
+
+
+def _tuple(value: Any) -> tuple[Any, ...]:
+    """Return the values without repetitions; a single text is one value."""
+    values: Iterable[Any] = (value,) if isinstance(value, str) else value
+    return tuple(dict.fromkeys(values))
+
+
+def canonical_algorithms(spec: SweepSpec) -> tuple[str, ...]:
+    """Return the algorithms of a valid spec as their files spell them."""
+    return tuple(dict.fromkeys(algorithms.canonical_name(name) for name in spec.algorithms))
+
+
+def selected_name(dataset: str, algorithm: str, target: str, trial: int) -> str:
+    """Return the name of a run's settings in `SweepSpec.selected`."""
+    return f"{dataset}/{algorithm}/{target}/{trial}"
+
+
+FIELDS = tuple(field.name for field in dataclasses.fields(SweepSpec))
+"""The names of a spec."""
+
+KEYS = {
+    name.removesuffix("s") if name in ("algorithms", "datasets", "targets", "trials") else name: name for name in FIELDS
+}
+"""The field of every key of a plan file. Keys are the options of the command line, named as in `swad train`."""

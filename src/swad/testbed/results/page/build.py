@@ -1,0 +1,378 @@
+"""The report page: one HTML file that needs no network.
+
+It shows accuracies next to the paper's, validation curves with the averaged range, flatness, timings, configs and
+warnings. The template escapes every value, and a content security policy forbids the page to load anything, so a
+directory name or a config value cannot inject code.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from swad.testbed.results import published
+from swad.testbed.results.comparisons import BASELINE, compare_in_words, find_method
+from swad.testbed.results.diagnostics import find_problems
+from swad.testbed.results.figures.style import PALETTE, themed_svg
+from swad.testbed.results.figures.training import METRICS, selected_run, valley_figure
+from swad.testbed.results.labels import algorithm_label, directory_names, is_erm, weights_label
+from swad.testbed.results.method_results import DatasetResults, collect_results
+from swad.testbed.results.page.comparisons import comparison_section
+from swad.testbed.results.page.flatness import flatness_sections, surface_sections
+from swad.testbed.results.page.robustness import robustness_sections
+from swad.testbed.results.page.section import PANEL, Section
+from swad.testbed.results.page.sweep import build_sweep, is_sweep
+from swad.testbed.results.record_table import Series
+from swad.testbed.results.records import RecordError
+from swad.testbed.results.run_data import RunData, setting_text
+from swad.testbed.results.run_tables import accuracy_table, comparable_rows, selected_runs_table, timings_table
+from swad.testbed.results.runs import RunList, find_runs
+from swad.testbed.results.selectors import ORACLES
+from swad.testbed.results.tables import OURS, PAPER, Cell, Row, Table
+from swad.testbed.results.training_curves import (
+    Valley,
+    final_value,
+    last_step,
+    mean_curve,
+    source_curves,
+    valleys,
+)
+from swad.util.files import write_text
+from swad.util.grouping import group_by
+from swad.util.names import NO_TARGET
+from swad.util.progress import duration
+from swad.util.version import __version__
+
+MAX_FIGURES = 36
+MAX_ROWS = 300
+"""Tables with a row for each run have at most these rows. The explorer of a sweep lists the runs of a larger one."""
+MAX_WARNINGS = 200
+
+SWEEP_SCRIPTS = ("sweep.js", "sweep_run.js", "sweep_views.js")
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One figure, with the data that the page shows at the pointer."""
+
+    id: str
+    title: str
+    svg: str
+    data: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """The run that is shown for one target and trial."""
+
+    id: str
+    number: int
+    average: str
+    """Name of the average whose range is shown."""
+    valley: Valley | None
+    steps: int
+    finished: bool
+    panels: tuple[Panel, ...]
+
+    def percent(self, step: int | None) -> float:
+        """Return a step as a percentage of the run, for the bar of the averaged range."""
+        return 0.0 if step is None else round(100 * min(step, self.steps) / (self.steps or 1), 2)
+
+
+@dataclass(frozen=True)
+class Target:
+    """The part of the page for one target: its trials and the colors of its sources."""
+
+    id: str
+    name: str
+    algorithm: str
+    legend: tuple[tuple[str, int], ...]
+    trials: tuple[Trial, ...]
+
+    @property
+    def has_valley(self) -> bool:
+        """Whether any of its runs looked for a loss valley."""
+        return any(trial.valley is not None for trial in self.trials)
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """The part of the page for one dataset."""
+
+    id: str
+    name: str
+    table: Table
+    key_rows: frozenset[str]
+    """Names of the paper's rows that are shown at first."""
+    headline: str
+    targets: tuple[Target, ...]
+    selected: Table
+    """The runs behind the accuracies."""
+
+
+def write_page(
+    source: str | os.PathLike[str] | Sequence[RunData],
+    path: str | os.PathLike[str],
+    *,
+    method: str = "iid",
+    split: str = "in",
+    title: str = "SWAD report",
+    flatness: Sequence[RunData] | None = None,
+    allow_missing_targets: bool = False,
+    baseline: str | None = None,
+    unit: str = "auto",
+    results: Sequence[DatasetResults] | None = None,
+) -> Path:
+    """Write the page, and return its path.
+
+    Args:
+        source: The runs to show, or a directory of runs.
+        path: The HTML file.
+        method: The model selection; see `swad.testbed.results.selectors`.
+        split: The split of the held-out domain to report: "in", "out", "full" or "test".
+        title: Title of the page.
+        flatness: The runs whose flatness and surfaces are shown, if they were measured; by default all.
+        allow_missing_targets: Show means that lack a target, with a mark. By default there is no mean then.
+        baseline: The method that the others are compared with; by default ERM (best).
+        unit: Unit of the paired test: "auto", "runs", "trials" or "targets"; see `swad.testbed.results.comparisons`.
+        results: The results of `collect_results` with this method and split, if they are known already.
+    """
+    runs = find_runs(source, warn=False) if isinstance(source, (str, os.PathLike)) else source
+    if not runs:
+        raise ValueError("a report needs at least one run, got none")
+    by_dataset = collect_results(runs, method, split) if results is None else results
+    baseline = None if baseline is None else find_method(by_dataset, baseline)
+    tables = [accuracy_table(each, "all", allow_missing_targets) for each in by_dataset]
+    sweep = build_sweep(runs, by_dataset, tables) if is_sweep(runs) else None
+    # The explorer of a sweep draws the curves of any run, so the page need not hold hundreds of figures.
+    groups = {(run.dataset, run.algorithm, run.targets, run.trial) for run in runs if len(run.targets) < 2}
+    draw_curves = sweep is None or len(groups) <= MAX_FIGURES
+    experiments = [
+        _experiment(f"e{number}", each, table, compare_in_words(each, baseline or BASELINE, unit=unit), draw_curves)
+        for number, (each, table) in enumerate(zip(by_dataset, tables, strict=True))
+    ]
+    skipped = runs.skipped if isinstance(runs, RunList) else ()
+    problems = [f"Not in the tables: {entry.name}: {entry.reason}." for entry in skipped] + find_problems(runs)
+    measurements: list[Section] = []
+    for build in (flatness_sections, surface_sections, robustness_sections):
+        try:
+            measurements += build(runs if flatness is None else flatness)
+        except RecordError as error:  # one damaged file must not cost the page
+            problems.append(f"Measurements are missing here: {error}.")
+            warnings.warn(f"the page lacks measurements: {error}", stacklevel=2)
+    template = _environment().get_template("page.html")
+    page = template.render(
+        title=title,
+        facts=_facts(runs, method),
+        n_warnings=len(problems),
+        warnings=problems[:MAX_WARNINGS],
+        target_use=_target_use(method) if any(run.targets for run in runs) else "",
+        no_target=NO_TARGET,
+        sweep=sweep,
+        max_rows=MAX_ROWS,
+        experiments=experiments,
+        comparisons=comparison_section(by_dataset, baseline, unit),
+        measurements=measurements,
+        timings=timings_table(runs) if len(runs) <= MAX_ROWS else None,
+        total_time=_total_time(runs),
+        common=_common_settings(runs),
+        varying=_varying_settings(runs) if len(runs) <= MAX_ROWS else None,
+        panels={
+            panel.id: panel.data
+            for experiment in experiments
+            for target in experiment.targets
+            for trial in target.trials
+            for panel in trial.panels
+        },
+        paper=published.paper(),
+        version=__version__,
+        css=_asset("page.css") + (_asset("sweep.css") if sweep else ""),
+        js="".join(map(_asset, ("page.js", *(SWEEP_SCRIPTS if sweep else ())))),
+    )
+    write_text(path, page)  # atomically, so a browser that reloads in the meantime never reads half a page
+    return Path(path)
+
+
+def shown_runs(results: DatasetResults) -> list[RunData]:
+    """Return one run for each algorithm, target and trial: the selected one, or else the one with the most steps."""
+    runs = (run for run in results.runs if len(run.targets) < 2)
+    groups = group_by(runs, lambda run: (run.algorithm, run.target, run.trial))
+    ordered = sorted(groups.items(), key=lambda item: (not is_erm(item[0][0]), item[0]))
+    return [selected_run(results, members) or max(members, key=last_step) for _, members in ordered]
+
+
+# ------------------------------------------------------------ parts of the page
+
+
+def _experiment(id: str, results: DatasetResults, table: Table, headline: str, draw_curves: bool) -> Experiment:
+    members = results.runs
+    domains = sorted({name for run in members for name in (*run.targets, *run.table.find("loss", "out", None)) if name})
+    groups = group_by(shown_runs(results) if draw_curves else (), lambda run: (run.algorithm, run.target))
+    targets = []
+    for number, ((algorithm, target), group) in enumerate(groups.items()):
+        prefix = f"{id}-t{number}"
+        sources = sorted({name for run in group for name in source_curves(run, "loss")})
+        targets.append(
+            Target(
+                prefix,
+                target,
+                algorithm_label(algorithm),
+                tuple((name, domains.index(name) % len(PALETTE) + 1) for name in sources),
+                tuple(_trial(f"{prefix}-{run.trial}", run, domains) for run in group),
+            )
+        )
+    by_group = dict(table.groups())
+    key_rows = comparable_rows(by_group.get(PAPER, ()), by_group.get(OURS, ()), members)
+    return Experiment(
+        id,
+        results.dataset,
+        table,
+        frozenset(row.name for row in key_rows),
+        headline,
+        tuple(targets),
+        selected_runs_table(results),
+    )
+
+
+def _target_use(method: str) -> str:
+    """Say what the target is used for."""
+    if method not in ORACLES:
+        return "The target is used neither for the range nor to select the run."
+    return f"The range does not depend on the target, but the run was selected by its accuracy there ({method})."
+
+
+def _trial(id: str, run: RunData, domains: Sequence[str]) -> Trial:
+    averaged = next(iter(valleys(run).values()), None)
+    panels = tuple(_panel(f"{id}-{metric}", run, metric, domains) for metric in METRICS if source_curves(run, metric))
+    steps = run.config.get("steps")
+    return Trial(
+        id,
+        run.trial,
+        "" if averaged is None else weights_label(run, averaged.average),
+        averaged,
+        max(steps if isinstance(steps, int) else 0, last_step(run)),  # the published schedule has one step more
+        run.finished,
+        panels,
+    )
+
+
+def _panel(id: str, run: RunData, metric: str, domains: Sequence[str]) -> Panel:
+    figure = valley_figure([run], metrics=(metric,), size=PANEL, domains=domains, bare=True)
+    title = METRICS[metric]
+    svg = themed_svg(figure, id, f"{title} of every source against the step, target {run.target}")
+    # The layout is fixed once the figure is drawn. The page uses it to convert the pointer's position to a step.
+    axes = figure.axes[0]
+    box = axes.get_position()
+    width, height = figure.get_size_inches() * 72
+    curves = source_curves(run, metric)
+    scale = 100 if metric == "accuracy" else 1
+    series = [
+        {"name": name, "color": domains.index(name) % len(PALETTE) + 1, "at": _points(curve, scale)}
+        for name, curve in curves.items()
+    ]
+    if len(curves) > 1:
+        series.append({"name": "mean", "color": 0, "at": _points(mean_curve(curves.values()), scale)})
+    return Panel(
+        id,
+        title,
+        svg,
+        {
+            "box": [box.x0 * width, (1 - box.y1) * height, box.x1 * width, (1 - box.y0) * height],
+            "steps": list(axes.get_xlim()),
+            "digits": 1 if metric == "accuracy" else 3,
+            "series": series,
+        },
+    )
+
+
+def _points(curve: Series, scale: int) -> list[list[float | str]]:
+    # JSON cannot express nan and infinities as numbers, so they are text.
+    return [
+        [step, round(scale * value, 5) if value - value == 0 else str(value)]
+        for step, value in zip(*curve, strict=True)
+    ]
+
+
+def _facts(runs: Sequence[RunData], method: str) -> list[tuple[str, str]]:
+    def join(values: Iterable[str]) -> str:
+        return ", ".join(dict.fromkeys(values))
+
+    finished = sum(run.finished for run in runs)
+    return [
+        ("Dataset", join(run.dataset for run in runs)),
+        ("Algorithm", join(algorithm_label(run.algorithm) for run in runs)),
+        ("Targets", str(len({(run.dataset, run.targets) for run in runs if run.targets}) or NO_TARGET)),
+        ("Trials", str(len({run.trial for run in runs}))),
+        (
+            "Runs",
+            f"{finished:,} finished" if finished == len(runs) else f"{finished:,} of {len(runs):,} finished",
+        ),
+        ("Selection", method),
+    ]
+
+
+def _total_time(runs: Sequence[RunData]) -> str:
+    """Return the total time in one sentence; empty if no run recorded it."""
+    totals = [seconds for run in runs if (seconds := final_value(run, "seconds_total")) is not None]
+    if not totals:
+        return ""
+    time = duration(sum(totals))
+    return f"{len(totals)} runs took {time} in total." if len(totals) > 1 else f"The run took {time}."
+
+
+ROLES = ("identity", "hyperparameter", "protocol", "machine", "output")
+"""Roles of settings in the order in which they are shown."""
+
+
+def _common_settings(runs: Sequence[RunData]) -> list[tuple[str, str]]:
+    first = runs[0].config
+    same = [key for key in first if all(key in run.config and run.config[key] == first[key] for run in runs)]
+    return [(key, setting_text(first[key])) for key in sorted(same)]
+
+
+def _varying_settings(runs: Sequence[RunData]) -> Table:
+    common = {key for key, _ in _common_settings(runs)}
+    keys = list(dict.fromkeys(key for role in ROLES for run in runs for key in run.settings(role) if key not in common))
+    rows = [
+        Row(name, tuple(Cell(text=setting_text(run.config[key]) if key in run.config else "–") for key in keys))
+        for run, name in zip(runs, directory_names(runs), strict=True)
+    ]
+    return Table("Differing settings", tuple(keys), tuple(rows), corner="Run")
+
+
+# ------------------------------------------------------------ the template
+
+
+def _asset(name: str) -> str:
+    """Return a file of the page: template, styles or script."""
+    return files("swad.testbed.results.page").joinpath(name).read_text(encoding="utf-8")
+
+
+def _environment() -> Any:
+    """Return the environment that renders the page's templates, in which every value is escaped."""
+    try:
+        import jinja2
+    except ImportError:
+        raise ImportError("the report page needs jinja2: pip install 'swad[report]'") from None
+    templates = jinja2.Environment(
+        loader=jinja2.FunctionLoader(_asset),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    templates.filters["sort_value"] = _sort_value
+    templates.tests["ours"] = lambda row: row.group == OURS
+    return templates
+
+
+def _sort_value(cell: Cell) -> str:
+    """Return the value that a column is sorted by: the number in full precision, or the text."""
+    if cell.value is not None:
+        return repr(float(cell.value))
+    return cell.text or ""

@@ -1,0 +1,374 @@
+"""Tables of runs: accuracy on every target next to the paper's numbers, averaged ranges, and timings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+from swad.testbed.results import published
+from swad.testbed.results.column_marks import legend, mark_column
+from swad.testbed.results.comparisons import Accuracies
+from swad.testbed.results.labels import (
+    algorithm_label,
+    base_algorithm,
+    differing_hyperparameters,
+    directory_names,
+    weights_label,
+)
+from swad.testbed.results.method_results import DatasetResults, MethodResults, collect_results, reported_averages
+from swad.testbed.results.run_data import RunData
+from swad.testbed.results.selection import weights_step
+from swad.testbed.results.selectors import ORACLES
+from swad.testbed.results.tables import PAPER, Cell, Row, Table, percent_cell
+from swad.testbed.results.training_curves import final_value, valleys
+from swad.util.grouping import group_by
+from swad.util.statistics import mean
+
+PaperRows = Literal["few", "all", "none"]
+"""The paper's rows to show: ERM, SWAD and those with the name of one of ours; all; none."""
+
+SELECTIONS = {
+    "iid": "source validation accuracy (iid)",
+    "last": "last step",
+    "lodo": "accuracy on a second held-out source (lodo)",
+    "oracle": "target validation accuracy at the last step (oracle)",
+    "oracle_best_step": "target validation accuracy at any step (oracle_best_step)",
+}
+AVERAGE = "Avg."
+"""The column of means over targets."""
+MISSING = "*"
+"""Mark of a mean that lacks a target."""
+
+
+def split_label(split: str, runs: Iterable[RunData]) -> str:
+    """Describe a split of the held-out domain with its share of the images.
+
+    >>> split_label("in", []), split_label("full", [])
+    ('in split (80 %) of the held-out domain', 'whole held-out domain')
+    """
+    if split == "full":
+        return "whole held-out domain"
+    layouts = {str(run.config.get("split", "80/20")) for run in runs} or {"80/20"}
+    shares = {dict(zip(("in", "out", "test"), layout.split("/"), strict=False)).get(split) for layout in layouts}
+    share = shares.pop() if len(shares) == 1 else None
+    return f"{split} split{f' ({share} %)' if share else ''} of the held-out domain"
+
+
+def accuracy_tables(
+    runs: Sequence[RunData],
+    method: str = "iid",
+    *,
+    split: str = "in",
+    paper: PaperRows = "few",
+    allow_missing_targets: bool = False,
+) -> list[Table]:
+    """Build one table per dataset: the accuracy in percent of every algorithm and average on every target.
+
+    Args:
+        runs: The runs, of any datasets.
+        method: The model selection; see `swad.testbed.results.selectors`.
+        split: The split of the held-out domain to report: "in", "out", "full" or "test".
+        paper: Which of the paper's rows follow ours: the "few" that ours compare with, "all" or "none".
+        allow_missing_targets: Show means that lack a target, with a mark. By default there is no mean then.
+    """
+    return [accuracy_table(results, paper, allow_missing_targets) for results in collect_results(runs, method, split)]
+
+
+def results_table(
+    runs: Sequence[RunData],
+    method: str = "iid",
+    *,
+    split: str = "in",
+    paper: PaperRows = "few",
+    allow_missing_targets: bool = False,
+) -> Table:
+    """Build the accuracy table of runs on one dataset. The arguments are those of `accuracy_tables`."""
+    tables = accuracy_tables(runs, method, split=split, paper=paper, allow_missing_targets=allow_missing_targets)
+    if len(tables) != 1:
+        names = ", ".join(table.title for table in tables) or "none"
+        raise ValueError(f"a table needs runs on one dataset, got {names}: filter the runs, or use accuracy_tables")
+    return tables[0]
+
+
+def accuracy_table(results: DatasetResults, paper: PaperRows = "few", allow_missing_targets: bool = False) -> Table:
+    """Build the accuracy table of one dataset; see `accuracy_tables`."""
+    runs, targets = results.runs, results.targets
+    rows, error = _our_rows(results, allow_missing_targets)
+    if paper != "none" and results.has_target:
+        published_rows = _published_rows(results.dataset, targets)
+        rows += published_rows if paper == "all" else comparable_rows(published_rows, rows, runs)
+    notes = [_caption(results)]
+    if marks := legend(rows, error):
+        notes.append(marks)
+    if results.selection in ORACLES:
+        notes.append("This selection looks at the held-out domain, so its accuracies do not estimate an unseen one.")
+    notes += [f"Not in the table: {entry.name}: {entry.reason}." for entry in results.skipped]
+    notes += _missing_notes(results, allow_missing_targets)
+    if not targets:
+        notes.append("No run holds out a single domain. Runs that hold out two domains serve the selection lodo.")
+    if results.selection == "oracle_best_step" and not any(
+        None in reported_averages([run], results.selection) for run in runs
+    ):
+        notes.append("No step can be selected: train with --target-every-evaluation to evaluate the target at each.")
+    if any("†" in row.name or "‡" in row.name for row in rows):
+        notes.append("Rows of the paper: † from DomainBed’s search, ‡ from the paper’s own.")
+    if any(row.group == PAPER for row in rows) and any(run.config.get("split", "80/20") != "80/20" for run in runs):
+        notes.append(
+            "The paper’s rows have 80/20 splits, and runs of ours do not: compare 60/20/20 with its Tables 3 and 5 "
+            "(swad reproduce)."
+        )
+    columns = (*targets, AVERAGE, "In-domain") if results.has_target else (_evaluated_sources(results).capitalize(),)
+    return Table(results.dataset, columns, tuple(rows), tuple(notes))
+
+
+def _caption(results: DatasetResults) -> str:
+    how = f"selected by {SELECTIONS.get(results.selection, results.selection)}; {_describe_trials(results.runs)}."
+    if results.has_target:
+        return (
+            f"Accuracy in % on the {split_label(results.split, results.runs)}, {how} "
+            "In-domain: mean over the validation or test splits of the sources."
+        )
+    split = _evaluated_sources(results)
+    caption = f"No target: trained on all domains. Mean accuracy in % on their {split} splits, {how}"
+    if split == "validation":
+        caption += " These images also select the weights; test images (--split 60/20/20, or a folder test) do not."
+    return caption
+
+
+def _evaluated_sources(results: DatasetResults) -> str:
+    """Return the split of the sources that stands in for a target."""
+    has_test = any(key.metric == "accuracy" and key.split == "test" for run in results.runs for key in run.table.series)
+    return "test" if has_test else "validation"
+
+
+def _missing_notes(results: DatasetResults, allow_missing_targets: bool) -> list[str]:
+    """Say which trials and targets are missing, and what that means for the means."""
+    notes = [
+        f"Not shown: {_missing_results(pairs, results.targets)}: {error}." for error, pairs in results.errors.items()
+    ]
+    incomplete: dict[tuple[str, int, str], list[str]] = {}
+    uneven: dict[str, list[str]] = {}
+    lacking: dict[tuple[str, ...], list[str]] = {}
+    for method in results.methods:
+        for trial in method.results.incomplete:
+            incomplete.setdefault((trial.target, trial.trial, trial.reason), []).append(method.label)
+        if missing := _missing_targets(method, results):
+            lacking.setdefault(missing, []).append(method.label)
+        if (not missing or allow_missing_targets) and (reason := _uneven_trials(method)):
+            uneven.setdefault(reason, []).append(method.label)
+
+    def of_methods(labels: Sequence[str]) -> str:
+        return "" if len(labels) == len(results.methods) else f" of {', '.join(labels)}"
+
+    notes += [
+        f"Without trial {number} on {target}: {', '.join(labels)}: {reason}."
+        for (target, number, reason), labels in incomplete.items()
+    ]
+    notes += [
+        f"Means over targets{of_methods(labels)} have no ±, because {reason}." for reason, labels in uneven.items()
+    ]
+    for missing, labels in lacking.items():
+        mean_of, domains = f"mean over targets{of_methods(labels)}", ", ".join(missing)
+        if allow_missing_targets:
+            notes.append(f"{MISSING} The {mean_of} lacks {domains}: do not compare it with other means.")
+        else:
+            notes.append(
+                f"No {mean_of}, because {domains} {'has' if len(missing) == 1 else 'have'} no result "
+                "as target: `swad report --allow-missing-targets` shows the mean over the others."
+            )
+    return notes
+
+
+def _missing_results(pairs: Sequence[tuple[str, str]], targets: Sequence[str]) -> str:
+    """Name methods and targets without a result: "ERM, SWAD on photo"; the methods alone if all targets lack them."""
+    labels = dict.fromkeys(label for label, _ in pairs)
+    by_targets = group_by(labels, lambda label: tuple(target for other, target in pairs if other == label))
+    return "; ".join(
+        ", ".join(members) + ("" if len(names) == len(targets) else f" on {', '.join(names)}")
+        for names, members in by_targets.items()
+    )
+
+
+def _uneven_trials(method: MethodResults) -> str:
+    """Say which targets lack a trial that another target has; empty if none does."""
+    present = method.results.accuracies()
+    targets, trials = sorted({target for target, _ in present}), sorted({trial for _, trial in present})
+    lacking = {target: [str(trial) for trial in trials if (target, trial) not in present] for target in targets}
+    return "; ".join(f"{target} lacks trial {', '.join(missing)}" for target, missing in lacking.items() if missing)
+
+
+def _missing_targets(method: MethodResults, results: DatasetResults) -> tuple[str, ...]:
+    """Return the domains of the dataset on which a method has no result as target."""
+    return tuple(sorted({*results.targets, *results.missing_targets} - {result.target for result in method.results}))
+
+
+def _our_rows(results: DatasetResults, allow_missing_targets: bool) -> tuple[list[Row], str]:
+    """Return a row per method, with the marks of each column, and why differences were not tested."""
+    targets = results.targets if results.has_target else ()
+    accuracies: dict[str, Accuracies] = {method.label: method.results.accuracies() for method in results.methods}
+    # By column: the accuracies of every method behind it, by target and trial.
+    columns = [{label: _on_target(each, target) for label, each in accuracies.items()} for target in targets]
+    columns += [accuracies] if results.has_target else []
+    columns += [{method.label: method.results.source_accuracies() for method in results.methods}]
+    cells: dict[str, list[Cell]] = {label: [] for label in accuracies}
+    error = ""
+    for number, column in enumerate(columns):
+        is_mean = number >= len(targets)
+        made = {
+            label: _mean_cell(each, results, allow_missing_targets) if is_mean else percent_cell(each.values())
+            for label, each in column.items()
+        }
+        comparable = {label: column[label] for label, cell in made.items() if cell.value is not None and not cell.mark}
+        marked, not_tested = mark_column(made, comparable)
+        error = error or not_tested
+        for label, cell in marked.items():
+            cells[label].append(cell)
+    return [Row(label, tuple(each)) for label, each in cells.items()], error
+
+
+def _on_target(accuracies: Accuracies, target: str) -> Accuracies:
+    return {key: value for key, value in accuracies.items() if key[0] == target}
+
+
+def _mean_cell(accuracies: Accuracies, results: DatasetResults, allow_missing_targets: bool) -> Cell:
+    """Average over targets within each trial, then over trials, so that the error is that of the table's mean."""
+    present, trials = sorted({target for target, _ in accuracies}), sorted({trial for _, trial in accuracies})
+    is_complete = set(present) == {*results.targets, *results.missing_targets}
+    # A mean over some of the targets is not comparable with one over all.
+    if not present or not (is_complete or allow_missing_targets):
+        return Cell()
+    if all((target, trial) in accuracies for target in present for trial in trials):
+        cell = percent_cell(mean(accuracies[target, trial] for target in present) for trial in trials)
+    else:
+        cell = Cell(100 * mean(mean(_on_target(accuracies, target).values()) for target in present))
+    return cell if is_complete else replace(cell, mark=MISSING)
+
+
+def _describe_trials(runs: Iterable[RunData]) -> str:
+    trials: dict[tuple[str, tuple[str, ...]], set[int]] = {}
+    for run in runs:
+        trials.setdefault((run.algorithm, run.targets), set()).add(run.trial)
+    counts = {len(numbers) for numbers in trials.values()}
+    if counts == {1}:
+        return "one trial"
+    up_to = "" if len(counts) == 1 else "up to "
+    return f"mean ± standard error over {up_to}{max(counts)} trials"
+
+
+def comparable_rows(published_rows: Iterable[Row], ours: Iterable[Row], runs: Sequence[RunData]) -> list[Row]:
+    """Return the few rows of the paper that ours are compared with: ERM, SWAD, and those with the name of one of ours.
+
+    Args:
+        published_rows: The rows of the paper.
+        ours: Our rows.
+        runs: The runs behind our rows.
+    """
+    algorithms = {base_algorithm(run.algorithm) for run in runs}
+    names = {"ERM", "SWAD", *(row.name for row in ours), *map(algorithm_label, algorithms)}
+    if names & {"SWA", "SWA (cyclic)"}:
+        names |= {"SWA w/ cyclic" if run.config.get("lr_schedule") == "cyclic" else "SWA w/ const" for run in runs}
+    return [row for row in published_rows if row.name.rstrip("†‡") in names]
+
+
+def _published_rows(dataset: str, targets: Sequence[str]) -> list[Row]:
+    per_target = [row for row in published.targets(dataset) if any(target in row.cells for target in targets)]
+    has_all = any(set(row.cells) == set(targets) for row in per_target)
+    rows = []
+    for row in (*per_target, *(published.averages(dataset) if has_all else ())):
+        # The paper's average is over all targets, and would mislead next to ours over fewer.
+        average = row.average if not row.cells or set(row.cells) == set(targets) else None
+        numbers = (*(row.cells.get(target) for target in targets), average)
+        cells = [Cell() if number is None else Cell(number.value, number.error) for number in numbers]
+        rows.append(Row(row.name, (*cells, Cell()), PAPER))
+    return rows
+
+
+# ------------------------------------------------------------ tables of runs
+
+
+def selected_runs_table(results: DatasetResults) -> Table:
+    """Build the table of selected runs: directory, step and differing hyperparameters behind every result."""
+    groups: dict[tuple[str, int, Path, int], list[str]] = {}
+    runs: dict[Path, RunData] = {}
+    for method in results.methods:
+        for result in method.results:
+            runs[result.directory] = result.run
+            key = (result.target, result.trial, result.directory, result.step)
+            step = weights_step(result)
+            label = method.label if step == result.step else method.label.replace("(best)", f"(best, step {step:,})")
+            groups.setdefault(key, []).append(label)
+    names = dict(zip((run.path for run in results.runs), directory_names(results.runs), strict=True))
+    columns = differing_hyperparameters(results.runs)
+    rows = [
+        Row(
+            f"{target}, trial {trial}",
+            (
+                Cell(text=", ".join(labels)),
+                Cell(text=names[path]),
+                Cell(step, decimals=0),
+                *(Cell(text=runs[path].compared_settings.get(column, "–")) for column in columns),
+            ),
+        )
+        for (target, trial, path, step), labels in sorted(groups.items(), key=lambda item: item[0][:2])
+    ]
+    return Table(
+        f"Selected runs: {results.dataset}",
+        ("Methods", "Run", "Evaluated at step", *columns),
+        tuple(rows),
+        corner="Target",
+    )
+
+
+def ranges_table(runs: Iterable[RunData]) -> Table:
+    """Build the table of averaged ranges: first and last step, number of weights, and threshold."""
+    runs = [run for run in runs if valleys(run)]
+    names, identify = _identifying_columns(runs)
+    rows = []
+    for index, run in enumerate(runs):
+        for average, averaged in valleys(run).items():
+            threshold = Cell(text="none") if averaged.threshold is None else Cell(averaged.threshold, decimals=4)
+            steps = (Cell(value, decimals=0) for value in (averaged.start, averaged.end, averaged.n_averaged))
+            label = Cell(text=weights_label(run, average))
+            rows.append(Row(f"{run.target}, trial {run.trial}", (label, *identify[index], *steps, threshold)))
+    columns = ("Average", *names, "First step", "Last step", "Weights", "Threshold")
+    return Table("Averaged range", columns, tuple(rows), corner="Target")
+
+
+def timings_table(runs: Iterable[RunData]) -> Table:
+    """Build the table of timings: the total, a step, and the evaluations of every run."""
+    runs = list(runs)
+    names, identify = _identifying_columns(runs)
+    rows = []
+    for run, identity in zip(runs, identify, strict=True):
+        total, step, evaluation = (
+            final_value(run, metric) for metric in ("seconds_total", "seconds_per_step", "seconds_evaluation")
+        )
+        share = 100 * evaluation / total if total and evaluation is not None else None
+        cells = (Cell(total), Cell(None if step is None else 1000 * step), Cell(evaluation), Cell(share))
+        label = Cell(text=algorithm_label(run.algorithm))
+        rows.append(Row(f"{run.target}, trial {run.trial}", (label, *identity, *cells)))
+    columns = ("Algorithm", *names, "Total, s", "Step, ms", "Evaluation, s", "Evaluation, %")
+    return Table("Timings", columns, tuple(rows), corner="Target")
+
+
+def _identifying_columns(runs: Sequence[RunData]) -> tuple[list[str], list[list[Cell]]]:
+    """Return columns that distinguish runs with the same algorithm, target and trial, and their cells by run.
+
+    These are the dataset and the differing hyperparameters, and the run directory if runs agree in all of them.
+    """
+    keys = [(run.algorithm, run.targets, run.trial) for run in runs]
+    if len(set(keys)) == len(keys):
+        return [], [[] for _ in runs]
+    names, columns = [], []
+    if len({run.dataset for run in runs}) > 1:
+        names.append("Dataset")
+        columns.append([run.dataset for run in runs])
+    for name in differing_hyperparameters(runs):
+        names.append(name)
+        columns.append([run.compared_settings.get(name, "–") for run in runs])
+    if len(set(zip(keys, *columns, strict=True))) < len(runs):
+        names.append("Run")
+        columns.append(directory_names(runs))
+    return names, [[Cell(text=column[index]) for column in columns] for index in range(len(runs))]

@@ -1,0 +1,86 @@
+"""Loss surfaces of runs, read from their `surface.jsonl`: planes through three weights and lines between two."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from swad.testbed.results.flatness_stats import SIDES
+from swad.testbed.results.measurement_rows import SURFACE, Row, last_shown, read_rows
+from swad.testbed.results.run_data import RunData
+from swad.util.statistics import mean
+
+CORNERS = ("1", "2", "3")
+"""Names of the corner points in the file."""
+MEAN = "mean"
+"""Name of the point that is the mean of the corners."""
+
+
+@dataclass(frozen=True)
+class RunSurface:
+    """A complete plane or line of one run."""
+
+    run: RunData
+    settings: Row
+    xs: tuple[float, ...]
+    ys: tuple[float, ...]
+    grids: Mapping[str, tuple[tuple[float, ...], ...]]
+    """Losses by "seen" and, where there is a target, "unseen", one row for each y."""
+    points: Mapping[str, tuple[float, float, float]]
+    """x, y and the distance from the plane, by name."""
+    losses: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """Losses at the points, by name and side."""
+
+    @property
+    def corners(self) -> dict[str, tuple[float, float]]:
+        """The weights that span the plane or line."""
+        return {
+            weights: self.points[corner][:2] for weights, corner in zip(self.settings["corners"], CORNERS, strict=False)
+        }
+
+    @property
+    def positions(self) -> dict[str, tuple[float, float]]:
+        """x and y of all weights by name: those projected onto the plane or line, and those that span it."""
+        return {name: point[:2] for name, point in self.projected.items()} | self.corners
+
+    @property
+    def mean(self) -> tuple[float, float]:
+        """The mean of the corners."""
+        return self.points[MEAN][:2]
+
+    @property
+    def projected(self) -> dict[str, tuple[float, float, float]]:
+        """Averages that are projected onto the plane or line."""
+        return {name: point for name, point in self.points.items() if name not in (*CORNERS, MEAN)}
+
+
+def read_surface(run: RunData, shape: str = "plane") -> RunSurface | None:
+    """Read the plane or line of a run that was requested last; None if there is none or it is incomplete."""
+    rows = read_rows(run.path, SURFACE)
+    shown = last_shown(rows, "surface", shape)
+    if shown is None:
+        return None
+    settings, (head, *_) = shown
+    points = [row for row in rows if row["kind"] == "surface-point" and row["key"] == settings["key"]]
+    grid = {(row["x"], row["y"]): row for row in points if row["name"] is None}
+    coordinates = [[(x, y) for x in head["xs"]] for y in head["ys"]]
+    if any(point not in grid for line in coordinates for point in line):
+        return None
+    named = {row["name"]: row for row in points if row["name"] is not None}
+    domains = {side: list(settings[side]) for side in SIDES if settings[side]}  # without a target, none is unseen
+    return RunSurface(
+        run,
+        settings,
+        tuple(head["xs"]),
+        tuple(head["ys"]),
+        {
+            side: tuple(tuple(_mean_loss(grid[point], members) for point in line) for line in coordinates)
+            for side, members in domains.items()
+        },
+        {name: (row["x"], row["y"], row["distance"]) for name, row in named.items()},
+        {name: {side: _mean_loss(row, members) for side, members in domains.items()} for name, row in named.items()},
+    )
+
+
+def _mean_loss(row: Row, domains: Sequence[str]) -> float:
+    return mean(float(row["losses"][domain]) for domain in domains)

@@ -1,0 +1,170 @@
+"""Send the records of a run to trackers: each value once, whatever happens to the run or to the tool.
+
+A run that is killed has sent values that come after its checkpoint. When it is resumed it records them again, and the
+tools must not get them twice. A curve's steps only grow, so the last step that was sent of each curve says what is
+left to send. It is kept in `trackers.json` in the run directory, unless the tool can be asked. For a tool that loses
+values when its process is killed, those of the last attempt that ended count ("safe"). A tool therefore keeps
+the values of the first attempt; on the CPU the second has the same, and `records.jsonl` always holds those that count.
+
+A tracker that fails is switched off with one warning, and the run continues. `replay` sends what is missing later.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Callable, Iterable, Sequence
+from itertools import groupby
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from swad.testbed.results.records import Record, RecordError, lock_run_directory
+from swad.testbed.results.run_data import RunData
+from swad.testbed.results.trackers.base import BaseTracker, Status, metric_name
+from swad.util.files import write_json
+from swad.util.names import one_line
+from swad.util.progress import Progress
+
+STATE = "trackers.json"
+
+
+class Tracking:
+    """The trackers of one run, as a context manager: leaving it ends the run in every tool.
+
+    Args:
+        run: The run. The records that it already has are sent at once, except those that a tool has.
+        names: Names of the trackers.
+        warn: Called with the name of a tracker that fails and the reason.
+        log: Called with where the run can be seen.
+    """
+
+    def __init__(
+        self,
+        run: RunData,
+        names: Iterable[str],
+        *,
+        warn: Callable[[str, str], None],
+        log: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        self._run, self._warn = run, warn
+        self._state = _read_state(run.path / STATE)
+        self._trackers: dict[str, BaseTracker] = {}
+        for name in names:
+            try:
+                self._start(name, log)
+            except Exception as error:
+                self._fail(name, error)
+        self.log(run.records)
+
+    def _start(self, name: str, log: Callable[[str], None]) -> None:
+        state = self._state.setdefault(name, {"tool": {}, "steps": {}, "safe": {}, "open": False})
+        before = state["tool"].get("id")
+        tracker = importlib.import_module(f"swad.testbed.results.trackers.{name}").Tracker(self._run, state["tool"])
+        log(f"{name}: {tracker.start()}")
+        steps = tracker.last_steps()
+        if steps is None and before != state["tool"].get("id"):
+            steps = {}  # a new run in the tool has nothing yet
+        if steps is None and state["open"] and not tracker.survives_kill:
+            steps = dict(state["safe"])
+        if steps is not None:
+            state["steps"] = steps
+        state["open"] = True
+        self._trackers[name] = tracker
+        self._save()
+
+    def log(self, records: Sequence[Record]) -> None:
+        """Send the records that the tools do not have yet."""
+        for name, tracker in list(self._trackers.items()):
+            steps = self._state[name]["steps"]
+            # The same curve twice at one step would be a doubled value: the first counts.
+            new = [record for record in records if record.step > steps.get(metric_name(record), -1)]
+            try:
+                for step, members in groupby(new, key=lambda record: record.step):
+                    values: dict[str, float] = {}
+                    for record in members:
+                        values.setdefault(metric_name(record), record.value)
+                    tracker.log(step, values)
+                    steps |= dict.fromkeys(values, step)
+                if new:
+                    self._save()
+            except Exception as error:
+                self._fail(name, error)
+
+    def finish(self, status: Status) -> None:
+        """End the run in every tool."""
+        for name, tracker in list(self._trackers.items()):
+            state = self._state[name]
+            try:
+                tracker.finish(status)
+                state["open"], state["safe"] = False, dict(state["steps"])
+                self._save()
+            except Exception as error:
+                self._fail(name, error)
+        self._trackers.clear()
+
+    def _fail(self, name: str, error: Exception) -> None:
+        """Switch a tracker off. Its state stays, so that it can be continued."""
+        self._trackers.pop(name, None)
+        self._warn(name, one_line(error, 300))
+
+    def _save(self) -> None:
+        write_json(self._run.path / STATE, self._state)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        interrupted = kind is not None and issubclass(kind, KeyboardInterrupt)
+        self.finish("finished" if kind is None else "interrupted" if interrupted else "failed")
+
+
+def _read_state(path: Path) -> dict[str, dict[str, Any]]:
+    """Return the state of an earlier attempt; empty if there is none, or if the file is damaged."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        return {
+            str(name): {
+                "tool": {str(key): str(value) for key, value in state["tool"].items()},
+                "steps": {str(key): int(value) for key, value in state["steps"].items()},
+                "safe": {str(key): int(value) for key, value in state["safe"].items()},
+                "open": bool(state["open"]),
+            }
+            for name, state in content.items()
+        }
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return {}
+
+
+def replay(runs: Sequence[RunData], names: Sequence[str], progress: Progress | None = None) -> list[str]:
+    """Send the records of runs to trackers, except the values that they already have. Returns what failed.
+
+    A tracker that fails is given no further run: it would fail, and be waited for, thousands of times.
+
+    Args:
+        runs: The runs. One that is being trained is left out: it sends its records itself.
+        names: Names of the trackers.
+        progress: Follows the runs.
+    """
+    problems: list[str] = []
+    working = list(names)
+    for number, run in enumerate(runs, start=1):
+
+        def warn(name: str, reason: str, path: Path = run.path, left: int = len(runs) - number) -> None:
+            working.remove(name)
+            others = f"; {left} other runs were not sent to it" if left else ""
+            problems.append(f"{name} failed for {path} ({reason}){others}")
+
+        try:
+            run.path.mkdir(exist_ok=True)  # a file of the published code holds several runs, which have no directory
+            with lock_run_directory(run.path):
+                Tracking(run, tuple(working), warn=warn).finish("finished" if run.finished else "interrupted")
+        except RecordError as error:  # another process writes the run
+            problems.append(str(error))
+        if progress is not None:
+            progress(f"sending records to {', '.join(names)}", number, len(runs))
+        if not working:
+            break
+    return problems

@@ -1,0 +1,45 @@
+"""Batch norms of averaged weights: their statistics are estimated again on training images, as their weights are new.
+
+With frozen statistics, the default for pretrained weights, there is nothing to estimate.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from torch import Tensor, nn
+
+from swad.testbed.algorithms.base import Algorithm
+from swad.testbed.data.loaders import TrainLoader, to_device
+from swad.testbed.training.config import RunConfig
+from swad.testbed.training.distributed import Dist
+from swad.testbed.training.numerics import autocast
+from swad.testbed.training.state import running_statistics
+
+PASSES = 200
+"""Most forward passes of an estimate; a few ten thousand images are as good as all (Wu and Johnson, 2021)."""
+
+
+def estimate_statistics(
+    model: nn.Module, config: RunConfig, algorithm: Algorithm, loader: TrainLoader, dist: Dist
+) -> bool:
+    """Estimate the statistics of the model's batch norms on an epoch of training images, or on its first part.
+
+    Returns False if there is nothing to estimate.
+    """
+    if config.model.freeze_bn:
+        return False
+    epoch = math.ceil(sum(algorithm.domain_sizes) / algorithm.n_images)
+    with autocast(config, dist.device):
+        estimated = algorithm.estimate_statistics(model, _training_images(loader, epoch))
+    if estimated:
+        dist.average(running_statistics(model))
+    return estimated
+
+
+def _training_images(loader: TrainLoader, epoch: int) -> Iterator[Tensor]:
+    for step, inputs in loader.inputs(1, min(epoch, math.ceil(PASSES / loader.n_parts))):
+        for batch in loader.parts(step, to_device(inputs, loader.device)):
+            # Views follow one another in the first dimension.
+            yield batch.images.flatten(0, 1) if batch.images.ndim == 5 else batch.images

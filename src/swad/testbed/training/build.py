@@ -1,0 +1,145 @@
+"""What a training consists of, built from its settings: algorithm, loader, learning rate schedulers and averages."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim.lr_scheduler import LambdaLR
+
+from swad.averaging import registry
+from swad.averaging.base import Average
+from swad.averaging.group import AverageGroup
+from swad.averaging.lr_schedules import Decay, cyclic_lr
+from swad.averaging.segment_log import SegmentLog
+from swad.testbed.algorithms.base import Algorithm
+from swad.testbed.algorithms.registry import get_algorithm
+from swad.testbed.data.augmentation import Augmentation
+from swad.testbed.data.cache import ImageCache
+from swad.testbed.data.cached_loader import CachedTrainLoader
+from swad.testbed.data.epoch_loader import EpochLoader
+from swad.testbed.data.loaders import TrainLoader
+from swad.testbed.data.splits import Sources
+from swad.testbed.models import networks
+from swad.testbed.training import recipe
+from swad.testbed.training.checks import source_problems
+from swad.testbed.training.config import RunConfig
+from swad.testbed.training.defaults import averaging_plan
+from swad.testbed.training.distributed import Dist
+from swad.testbed.training.lr_schedule import lr_factor
+from swad.testbed.training.numerics import WEIGHTS, derive_seed
+from swad.testbed.training.run_dir import SEGMENTS, RunError
+from swad.util.cpu import available_cores
+
+SEGMENT_LOG = "segments"
+"""Name of the segment log in the group of averages; no average can have it."""
+
+
+def build_algorithm(config: RunConfig, sources: Sources, dist: Dist, log: Callable[[str], None] = print) -> Algorithm:
+    """Build the network and the algorithm that trains it, on the device of this process."""
+    assert config.training.seed is not None
+    assert config.model.network is not None
+    assert config.model.weights is not None
+    algorithm_class = get_algorithm(config.training.algorithm)
+    if problems := source_problems(config, sources.names):
+        raise RunError(problems[0])
+    # The imagenet recipe pools the images of all domains.
+    image_spec, n_domains = sources.image_spec, 1 if config.training.recipe == recipe.IMAGENET else len(sources.names)
+    # Initialize on the CPU, so that the initial weights are the same on every device.
+    torch.manual_seed(derive_seed(WEIGHTS, config.training.seed))
+    network = networks.build(
+        config.model.network,
+        len(sources.classes),
+        weights=config.model.weights,
+        channels=image_spec.channels,
+        freeze_bn=bool(config.model.freeze_bn),
+        image_size=image_spec.size,
+        log=log,
+    )
+    hyperparameters = algorithm_class.Hyperparameters(**config.training.hyperparameters)  # type: ignore[arg-type]
+    algorithm = algorithm_class(network, hyperparameters, n_domains)
+    # FSDP shards contiguous parameters only.
+    contiguous = config.machine.strategy == "fsdp" and dist.world_size > 1
+    if not contiguous and not image_spec.low_res and (dist.device.type == "cpu" or config.training.precision == "bf16"):
+        # Tensor cores want this layout. It also helps a CPU: on two cores, with the small batches of an evaluation,
+        # MobileNetV2 went from 22 to 105 images/s and ResNet-50 from 8 to 19.
+        algorithm.to(memory_format=torch.channels_last)
+    algorithm.to(dist.device).train()
+    algorithm.seed = config.training.seed
+    algorithm.total_steps = config.total_steps
+    algorithm.pooled = config.data.batches == "pooled"
+    algorithm.optimizer_name = config.training.optimizer or "adam"
+    algorithm.momentum = config.training.momentum or 0.0
+    if config.training.recipe == recipe.IMAGENET:
+        algorithm.lr_scale = algorithm.n_images / recipe.LR_BATCH
+    assert config.training.steps is not None
+    algorithm.n_preparation = algorithm_class.preparation_steps(hyperparameters, config.training.steps)
+    algorithm.image_shape = (image_spec.channels, image_spec.size, image_spec.size)
+    algorithm.image_mean, algorithm.image_std = image_spec.mean, image_spec.std
+    algorithm.domain_sizes = tuple(len(split) for split in sources.train)
+    n_groups = 1 if algorithm.pooled else n_domains
+    algorithm.gather = partial(dist.gather, n_groups)
+    algorithm.local_shard = partial(dist.local_shard, n_groups)
+    return algorithm
+
+
+def build_loader(
+    config: RunConfig,
+    sources: Sources,
+    dist: Dist,
+    algorithm: Algorithm,
+    cache: ImageCache | None,
+    log: Callable[[str], None],
+) -> TrainLoader:
+    """Build the loader of training batches: from cached images if there is a cache, else from files."""
+    assert config.training.seed is not None
+    data = (sources.train, sources.image_spec, algorithm.hyperparameters.batch_size, config.training.seed)
+    options: dict[str, Any] = {"rank": dist.rank, "world_size": dist.world_size, "device": dist.device}
+    options["views"] = algorithm.views
+    options["augmentation"] = Augmentation(**config.data.augmentation)
+    if config.training.recipe == recipe.IMAGENET:
+        micro_batch, workers = config.training.micro_batch, config.machine.workers
+        if workers is None:
+            workers = max(1, available_cores() // dist.local_world_size)
+        on_device = config.data.input_pipeline == "gpu"
+        return EpochLoader(*data, micro_batch=micro_batch, decode_on_device=on_device, workers=workers, **options)
+    options["pooled"] = algorithm.pooled
+    if cache is None:
+        return TrainLoader(*data, workers=config.machine.workers, **options)
+    return CachedTrainLoader(cache, *data, log=log, **options)
+
+
+def build_schedulers(config: RunConfig, algorithm: Algorithm) -> list[LambdaLR]:
+    """Build the learning rate schedulers; none for a constant learning rate."""
+    assert config.training.lr_schedule is not None
+    optimizers = [optimizer for name, optimizer in algorithm.optimizers.items() if name not in algorithm.constant_lr]
+    start = averaging_plan(config).late
+    if config.training.recipe == recipe.IMAGENET:
+        decays = config.training.lr_schedule == "decay"
+        end, low = (config.total_steps, 0.0) if decays else (start, recipe.LOW)
+        decay = Decay(config.warmup_steps, end, low, cycle=config.cycle_steps)
+        return [LambdaLR(optimizer, decay) for optimizer in optimizers]
+    if config.cycle_steps is not None:
+        return [cyclic_lr(optimizer, config.cycle_steps, start=start) for optimizer in optimizers]
+    factor = lr_factor(config.training.lr_schedule, config.total_steps, config.training.epochs)
+    return [] if factor is None else [LambdaLR(optimizer, copy.copy(factor)) for optimizer in optimizers]
+
+
+def build_averages(config: RunConfig, model: nn.Module) -> dict[str, Average]:
+    """Build the requested averages by name."""
+    specs = registry.parse_all(config.evaluation.averages)
+    return registry.make(specs, model, averaging_plan(config))
+
+
+def build_group(config: RunConfig, model: nn.Module, averages: dict[str, Average], dist: Dist) -> AverageGroup | None:
+    """Let all averages, and the segment log if segments are kept, share one addition per step."""
+    listeners = {}
+    if config.files.keep_segments:
+        if dist.world_size > 1:
+            raise RunError(f"keep_segments needs a single process, got {dist.world_size}: turn it off or use one")
+        listeners[SEGMENT_LOG] = SegmentLog(model, config.output / SEGMENTS)
+    return AverageGroup(model, averages, listeners) if averages or listeners else None

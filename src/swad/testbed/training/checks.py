@@ -1,0 +1,261 @@
+"""What is wrong with the settings of a run: checks against datasets, algorithms, averages and the machine."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import torch
+
+from swad.averaging import registry
+from swad.testbed.algorithms.base import Algorithm
+from swad.testbed.algorithms.hyperparameters import fill
+from swad.testbed.algorithms.registry import AlgorithmError, get_algorithm, list_algorithms
+from swad.testbed.data import benchmarks
+from swad.testbed.data.benchmark import Benchmark
+from swad.testbed.models.catalog import LARGEST, SMALL, SMALLEST
+from swad.testbed.results.trackers.base import name_problems
+from swad.testbed.training import recipe
+from swad.testbed.training.config import SETTINGS, RunConfig
+from swad.testbed.training.defaults import apply_own_recipe, averaging_plan, default_hyperparameters, recipe_of
+from swad.util.images import DataError
+from swad.util.names import choice_problem, did_you_mean
+
+MAX_THREADS = 1024
+"""Most CPU threads of a run; torch crashes when the system refuses a thread."""
+
+
+def find_problems(config: RunConfig) -> list[str]:
+    """List everything that is wrong with the settings and can be known without reading data, one sentence each."""
+    with suppress(DataError, AlgorithmError):  # reported below
+        config = apply_own_recipe(config)
+    problems = config.problems()
+    if not isinstance(config.data.dataset, str) or not isinstance(config.training.algorithm, str):
+        return problems
+    try:
+        benchmark = benchmarks.get(config.data.dataset)
+    except DataError as error:
+        problems.append(str(error))
+        benchmark = None
+    if benchmark is not None:
+        problems += _target_problems(config, benchmark) + _dataset_problems(config, benchmark)
+    problems += _algorithm_problems(config, benchmark)
+    if benchmark is not None and recipe_of(config) == recipe.IMAGENET:
+        problems += _recipe_problems(config)
+    else:
+        problems += _problems_without_recipe(config) + schedule_problems(config, benchmark)
+    return problems + _momentum_problems(config, benchmark) + _machine_problems(config)
+
+
+def _momentum_problems(config: RunConfig, benchmark: Benchmark | None) -> list[str]:
+    by_recipe = benchmark is not None and recipe_of(config) == recipe.IMAGENET
+    momentum, optimizer = config.training.momentum, config.training.optimizer or ("sgd" if by_recipe else "adam")
+    if momentum is None or optimizer == "sgd":
+        return []
+    return [f"momentum is for the optimizer sgd, got {momentum!r} with {optimizer}: set optimizer"]
+
+
+def _recipe_problems(config: RunConfig) -> list[str]:
+    """List what does not go together with the imagenet recipe; its windows depend on the number of images."""
+    problems = registry.problems(config.evaluation.averages, None) + _label_problems(config)
+    if (schedule := config.training.lr_schedule) not in (None, *recipe.SCHEDULES):
+        known = ", ".join(recipe.SCHEDULES)
+        problems.append(f"the lr_schedule of the imagenet recipe must be one of {known}, got {schedule!r}")
+    if config.evaluation.schedule == "reference":
+        problems.append("the reference schedule belongs to DomainBed's protocol: use the default with this recipe")
+    try:
+        algorithm_class = get_algorithm(config.training.algorithm)
+    except AlgorithmError:  # reported with the algorithm's problems
+        return problems
+    if not algorithm_class.accumulates():
+        problems.append(
+            f"the imagenet recipe pools all images and accumulates their gradients, which {config.training.algorithm} "
+            "does not support: use erm"
+        )
+    colors = [name for name in ("jitter", "grayscale") if config.data.augmentation.get(name)]
+    if colors and config.data.input_pipeline == "gpu":
+        problems.append(f"a device that decodes images does not change colors, got {', '.join(colors)}: set it to 0")
+    if config.training.hyperparameters.get("dropout"):
+        problems.append("the imagenet recipe accumulates gradients, which dropout does not support: use dropout=0")
+    return problems
+
+
+def _problems_without_recipe(config: RunConfig) -> list[str]:
+    training = config.training
+    given = {"warmup_epochs": training.warmup_epochs, "micro_batch": training.micro_batch}
+    names = [name for name, value in given.items() if value is not None]
+    names += ["lr_schedule=decay"] * (training.lr_schedule == "decay")
+    return [f"{', '.join(names)} belongs to the imagenet recipe: set recipe=imagenet, or leave it out"] if names else []
+
+
+def _target_problems(config: RunConfig, benchmark: Benchmark) -> list[str]:
+    if not benchmark.domains:
+        return []
+    targets = config.data.targets
+    unknown = [name for name in targets if name not in benchmark.domains]
+    problems = [choice_problem("the target", name, benchmark.domains) for name in unknown]
+    sources = [name for name in benchmark.domains if name not in targets]
+    if not sources:
+        problems.append(f"at least one domain must be left to train on, got the targets {'+'.join(targets)!r}")
+    return problems + source_problems(config, sources)
+
+
+def source_problems(config: RunConfig, sources: Sequence[str]) -> list[str]:
+    """Say if the algorithm of a run needs more source domains than there are."""
+    algorithm = config.training.algorithm
+    try:
+        needed = get_algorithm(algorithm).min_domains
+    except AlgorithmError:  # reported with the algorithm's problems
+        return []
+    if not sources or len(sources) >= needed:
+        return []
+    advice = "hold out fewer" if config.data.targets else "choose an algorithm for one domain, such as erm"
+    return [f"{algorithm} needs at least {needed} source domains, got {', '.join(sources)}: {advice}"]
+
+
+def _dataset_problems(config: RunConfig, benchmark: Benchmark) -> list[str]:
+    problems = []
+    if unknown := sorted(set(config.data.dataset_options) - set(benchmark.options)):
+        options = ", ".join(sorted(benchmark.options)) or "none"
+        listed = ", ".join(unknown)
+        problems.append(f"dataset {benchmark.name} takes the options {options}, got {listed!r}")
+    if benchmark.layout != "embedded" and config.data.data_dir is None:
+        problems.append(f"dataset {benchmark.name} needs its directory: set data_dir (--data)")
+    data, spec = config.data, benchmark.image_spec
+    if spec.low_res and data.image_size not in (None, spec.size):
+        problems.append(
+            f"images of {benchmark.name} keep their size of {spec.size} pixels: leave out image_size={data.image_size}"
+        )
+    for name, values in (("image_mean", data.image_mean), ("image_std", data.image_std)):
+        if values is not None and len(values) != spec.channels:
+            problems.append(f"{name} must have {spec.channels} numbers, one per channel, got {len(values)}")
+    size = spec.size if data.image_size is None else data.image_size
+    if config.model.network == SMALL and not SMALLEST <= size <= LARGEST:
+        problems.append(
+            f"the network {SMALL} takes images of {SMALLEST} to {LARGEST} pixels, but {benchmark.name} has {size}: "
+            "set image_size (--image-size 32) or choose a timm model"
+        )
+    return problems
+
+
+def _has_own_recipe(name: str) -> bool:
+    try:
+        return get_algorithm(name).own_recipe is not None
+    except AlgorithmError:  # a broken file of the user's own, which is not the problem here
+        return False
+
+
+def _algorithm_problems(config: RunConfig, benchmark: Benchmark | None) -> list[str]:
+    name = config.training.algorithm
+    try:
+        algorithm_class = get_algorithm(name)
+    except AlgorithmError as error:
+        return [str(error)]
+    if config.training.recipe == "own" and algorithm_class.own_recipe is None:
+        others = ", ".join(filter(_has_own_recipe, list_algorithms()))
+        return [f"{name} has no recipe of its own: leave out --recipe{others and f', or use one of {others}'}"]
+    if unknown := unknown_hyperparameters(name, config.training.hyperparameters):
+        return unknown
+    defaults = default_hyperparameters(benchmark.name, name, config.training.recipe) if benchmark else {}
+    filled = fill(algorithm_class.Hyperparameters, {**defaults, **config.training.hyperparameters})
+    low_res = benchmark is not None and benchmark.image_spec.low_res
+    problems = filled.problems() or (filled.problems_on_low_res() if low_res else [])
+    if config.machine.strategy == "fsdp":
+        if algorithm_class.update is not Algorithm.update:
+            problems.append(
+                f"fsdp shards algorithms that step on one loss, but {name} has an update of its own: use ddp"
+            )
+        elif not algorithm_class.shardable:
+            problems.append(
+                f"fsdp gathers parameters for the forward pass, but {name} reads them outside of it: use ddp"
+            )
+    if not problems and filled.batch_size < algorithm_class.min_per_domain:
+        least = algorithm_class.min_per_domain
+        problems.append(f"{name} needs a batch_size of {least} or more, got {filled.batch_size}")
+    own = algorithm_class.own_recipe
+    pools = "domain labels" not in algorithm_class.needs or (own is not None and own.batches == "pooled")
+    if config.data.batches == "pooled" and not pools:
+        problems.append(f"{name} needs images of every domain in a step, got pooled batches: use balanced ones")
+    return problems
+
+
+def unknown_hyperparameters(algorithm: str, names: Iterable[str]) -> list[str]:
+    """Suggest a name for every one that is not a hyperparameter of an algorithm.
+
+    >>> unknown_hyperparameters("erm", ["lr", "steps"])
+    ['steps is a setting of the run, not a hyperparameter: use --steps']
+    """
+    known = [field.name for field in dataclasses.fields(get_algorithm(algorithm).Hyperparameters)]
+    problems = []
+    for name in names:
+        if name in SETTINGS and name not in known:
+            problems.append(f"{name} is a setting of the run, not a hyperparameter: use --{name.replace('_', '-')}")
+        elif name not in known:
+            hint = did_you_mean(name, known)
+            problems.append(f"{algorithm} has no hyperparameter {name}, only {', '.join(known)}{hint and ': '}{hint}")
+    return problems
+
+
+def schedule_problems(config: RunConfig, benchmark: Benchmark | None) -> list[str]:
+    """List what is wrong with steps, evaluations, snapshots and averages; without a benchmark, of a resolved run."""
+    defaults = None if benchmark is None else benchmark.defaults
+    steps = config.training.steps or (defaults.steps if defaults and config.training.epochs is None else None)
+    every = config.evaluation.evaluate_every
+    valid = not SETTINGS["steps"].problem(steps) and not SETTINGS["evaluate_every"].problem(every)
+    if steps is not None and valid and defaults:
+        every = every or defaults.evaluate_every_in(steps)
+    if steps is None or every is None or not valid:
+        return registry.problems(config.evaluation.averages, None)
+    problems = []
+    if config.evaluation.evaluate_every is not None and every > steps:
+        problems.append(f"evaluate_every must not exceed the {steps} steps, got {every}")
+    planned = config.replace(steps=steps)
+    snapshots, last = config.files.snapshots, planned.total_steps
+    if not all(type(step) is int and 1 <= step <= last for step in snapshots):
+        problems.append(f"snapshots must be between step 1 and step {last}, got {', '.join(map(str, snapshots))}")
+    plan = registry.Plan(steps, min(every, steps), 0.3, planned.eval_offset, planned.cycle_steps)
+    if config.training.recipe == recipe.IMAGENET and steps == 1:
+        problems.append("the imagenet recipe needs at least 2 steps, got 1: train for more epochs")
+    if config.training.recipe == recipe.IMAGENET and config.warmup_steps > averaging_plan(config).late:
+        problems.append(
+            f"the warm-up must end before the last 20 % of the {steps} steps, got {config.warmup_steps} steps: "
+            "lower warmup_epochs"
+        )
+    return problems + registry.problems(config.evaluation.averages, plan) + _label_problems(config)
+
+
+def _label_problems(config: RunConfig) -> list[str]:
+    """Labels are file names in the directory that also holds the snapshots."""
+    try:
+        labels = [spec.label for spec in registry.parse_all(config.evaluation.averages)]
+    except ValueError:  # reported with the averages
+        return []
+    return [
+        f"an average must not be named like a snapshot, got {label!r}: choose another name after as="
+        for label in labels
+        if re.fullmatch(r"step-\d+", label)
+    ]
+
+
+def _machine_problems(config: RunConfig) -> list[str]:
+    problems = []
+    weights = config.model.weights
+    if weights not in (None, "pretrained", "random") and not Path(str(weights)).is_file():
+        problems.append(f"weights must be pretrained, random or an existing file, got {weights!r}")
+    threads = config.machine.threads
+    if type(threads) is int and threads > MAX_THREADS:
+        problems.append(f"threads must be at most {MAX_THREADS}, got {threads}: use at most one per core")
+    problems += name_problems(config.files.log)
+    device = config.machine.device
+    if device == "auto":
+        return problems
+    try:
+        device_type = torch.device(device).type
+    except (RuntimeError, TypeError):
+        return [*problems, f"device must be auto, cpu, cuda or cuda:NUMBER, got {device!r}"]
+    if device_type == "cuda" and not torch.cuda.is_available():
+        problems.append(f"device is {device!r}, but torch finds no GPU: use cpu, or install torch for your GPU")
+    return problems

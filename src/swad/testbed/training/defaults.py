@@ -1,0 +1,152 @@
+"""What a run takes where its settings say nothing: hyperparameters, the recipe of a paper, steps and windows."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from functools import cache, lru_cache
+from typing import Any, Literal
+
+from swad.averaging import registry
+from swad.testbed.algorithms.hyperparameters import Constant, Hyperparameters
+from swad.testbed.algorithms.registry import get_algorithm
+from swad.testbed.data import benchmarks
+from swad.testbed.data.domains import Dataset
+from swad.testbed.data.splits import hold_out, n_train
+from swad.testbed.training.config import RunConfig
+from swad.testbed.training.config_sections import DataConfig
+from swad.testbed.training.recipe import IMAGENET
+
+OWN = "own"
+"""The recipe of the algorithm's own paper."""
+
+
+def default_hyperparameters(dataset: str, algorithm: str, recipe: str | None = None) -> dict[str, Any]:
+    """Return the hyperparameters of an algorithm on a dataset for which a run sets nothing."""
+    benchmark, own = benchmarks.get(dataset), get_algorithm(algorithm).Hyperparameters()
+    common = Hyperparameters()
+    # An algorithm's own lr or batch size wins over the dataset's, except on low-resolution data, as in DomainBed.
+    of_dataset = {
+        name: getattr(benchmark.defaults, name)
+        for name in ("lr", "batch_size")
+        if benchmark.image_spec.low_res or getattr(own, name) == getattr(common, name)
+    }
+    if benchmark.image_spec.low_res:  # what no search varies there
+        for declared in dataclasses.fields(own):
+            if isinstance(fixed := declared.metadata["low_res"], Constant):
+                default = getattr(own, declared.name)
+                of_dataset[declared.name] = float(fixed.value) if isinstance(default, float) else fixed.value
+    of_paper = _own_settings(dataset, algorithm).get("hyperparameters", {}) if recipe == OWN else {}
+    return dataclasses.asdict(dataclasses.replace(own, **{**of_dataset, **of_paper}))
+
+
+def apply_own_recipe(config: RunConfig) -> RunConfig:
+    """Fill in what the recipe of the algorithm's own paper states and the settings do not, if they ask for it.
+
+    Hyperparameters are left to `default_hyperparameters`, because a search needs them too.
+    """
+    if config.training.recipe != OWN:
+        return config
+    own = _own_settings(config.data.dataset, config.training.algorithm)
+    own.pop("hyperparameters", None)
+    options = config.options()
+    if options["epochs"] is not None:
+        own.pop("steps", None)
+    if options["optimizer"] not in (None, "sgd"):
+        own.pop("momentum", None)
+    stated = {name: value for name, value in own.items() if options[name] is None}
+    return config.replace(**{**stated, "augmentation": {**own.get("augmentation", {}), **options["augmentation"]}})
+
+
+def _own_settings(dataset: str, algorithm: str) -> dict[str, Any]:
+    recipe = get_algorithm(algorithm).own_recipe
+    return {} if recipe is None else recipe.settings(benchmarks.get(dataset).name)
+
+
+def recipe_of(config: RunConfig) -> Literal["imagenet", "own"] | None:
+    """Return the recipe of a run, which may be the default of its dataset."""
+    return config.training.recipe or benchmarks.get(config.data.dataset).defaults.recipe
+
+
+def planned_steps(config: RunConfig, images: Sequence[int]) -> int:
+    """Return the optimizer steps of a run.
+
+    Args:
+        config: Its settings, before or after defaults are filled in.
+        images: Number of training images of every source domain, for a run that counts epochs.
+    """
+    training = apply_own_recipe(config).training
+    if training.steps is not None or training.epochs is None:
+        return training.steps or benchmarks.get(config.data.dataset).defaults.steps
+    return max(1, round(training.epochs * sum(images) / images_per_step(config, max(1, len(images)))))
+
+
+def images_per_step(config: RunConfig, n_sources: int) -> int:
+    """Return the number of images in a step, over all source domains."""
+    training = config.training
+    batch_size = training.hyperparameters.get("batch_size")
+    if batch_size is None:
+        batch_size = default_hyperparameters(config.data.dataset, training.algorithm, training.recipe)["batch_size"]
+    return int(batch_size) * (1 if apply_own_recipe(config).data.batches == "pooled" else n_sources)
+
+
+def training_images(config: RunConfig) -> tuple[int, ...]:
+    """Return the number of training images of every source domain."""
+    data, benchmark = config.data, benchmarks.get(config.data.dataset)
+    if benchmark.counts and data.check_counts:
+        counts = [count for name, count in benchmark.counts.items() if name not in data.targets]
+        return tuple(n_train(count, three_way=data.three_way) for count in counts)
+    return _count_training_images(_key(data), data.targets, data.trial, data.three_way)
+
+
+def load_data(data: DataConfig, counted: bool) -> Dataset:
+    """Load the dataset of a run; if its images were just `counted`, they are not listed again."""
+    if not counted:
+        _load.cache_clear()
+    try:
+        return _load(_key(data))
+    finally:
+        _load.cache_clear()
+
+
+def forget_images() -> None:
+    """Count images again: in a notebook, some may have been added or removed since the last training."""
+    _count_training_images.cache_clear()
+    _load.cache_clear()
+
+
+@cache
+def _count_training_images(
+    key: tuple[Any, ...], targets: tuple[str, ...], trial: int, three_way: bool
+) -> tuple[int, ...]:
+    sources = hold_out(_load(key), targets, trial=trial, three_way=three_way).sources
+    return tuple(len(part) for part in sources.train)
+
+
+def _key(data: DataConfig) -> tuple[Any, ...]:
+    options = json.dumps(data.dataset_options, sort_keys=True)
+    return (benchmarks.get(data.dataset).name, data.data_dir, data.check_counts, options)
+
+
+@lru_cache(1)
+def _load(key: tuple[Any, ...]) -> Dataset:
+    dataset, folder, check_counts, options = key
+    return benchmarks.load(dataset, folder, check_counts=check_counts, **json.loads(options))
+
+
+def averaging_plan(config: RunConfig) -> registry.Plan:
+    """The steps and evaluations of a resolved run, from which the windows of its averages follow."""
+    steps, every = config.training.steps, config.evaluation.evaluate_every
+    assert steps is not None
+    assert every is not None
+    ratio = benchmarks.get(config.data.dataset).defaults.tolerance_ratio
+    # In the recipe a cyclic run shares its first 80 % with a constant one, so cycles do not move the window.
+    start = steps - max(1, steps // 5) if config.training.recipe == IMAGENET else None
+    return registry.Plan(steps, every, ratio, config.eval_offset, config.cycle_steps, start)
+
+
+def branch_point(config: RunConfig) -> int | None:
+    """The step after which a run of the imagenet recipe keeps a checkpoint for other runs to branch from, if any."""
+    shares = config.training.recipe == IMAGENET and config.training.lr_schedule != "decay"
+    return averaging_plan(config).late if shares and config.files.branch_from is None else None

@@ -1,0 +1,411 @@
+"""Train a model with one target domain held out, or on all domains: settings in; records, models and a result out.
+
+    config = RunConfig.from_options(dataset="digits", target="paper", output="runs/paper-0", averages=("swad", "ema"))
+    result = train(config)
+    result.target_accuracy("swad")
+
+If the run directory contains a finished run, its result is returned at once; an unfinished one is resumed from its
+checkpoint as if it had never stopped. Under ``torchrun`` the processes share every batch, with the numbers of one.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from swad.averaging.segment_log import load_segments
+from swad.averaging.spans import Status
+from swad.testbed.algorithms.registry import get_algorithm
+from swad.testbed.data.cache import open_cache
+from swad.testbed.data.splits import hold_out
+from swad.testbed.models import networks
+from swad.testbed.results.records import Record, RecordError
+from swad.testbed.training.callback import RunCallback, combine
+from swad.testbed.training.config import ConfigError, RunConfig
+from swad.testbed.training.defaults import branch_point, forget_images
+from swad.testbed.training.distributed import Dist, in_main_process, process_group
+from swad.testbed.training.evaluation import Evaluator, score_records
+from swad.testbed.training.export import cpu_weights
+from swad.testbed.training.failures import explain
+from swad.testbed.training.interrupts import StopRequest, catch_interrupts
+from swad.testbed.training.numerics import torch_settings
+from swad.testbed.training.output import RunOutput
+from swad.testbed.training.range_warnings import too_few_evaluations
+from swad.testbed.training.recipe import IMAGENET
+from swad.testbed.training.report import report
+from swad.testbed.training.resolve import resolve
+from swad.testbed.training.result import RunResult
+from swad.testbed.training.run_data import (
+    domain_contents,
+    load_dataset,
+    require_decodable,
+    require_same_images,
+    untrained_classes,
+)
+from swad.testbed.training.run_dir import (
+    BRANCH,
+    SEGMENTS,
+    RunDir,
+    RunError,
+    damaged_checkpoint,
+    disk_errors,
+    read_result,
+    read_start,
+    remove_checkpoint,
+)
+from swad.testbed.training.state import Training
+from swad.util import signals
+from swad.util.images import DataError
+from swad.util.names import listed, snapshot_name
+from swad.util.statistics import mean
+
+__all__ = ["ConfigError", "Interrupted", "RunCallback", "RunConfig", "RunError", "RunResult", "train"]
+
+CHECKPOINT_SECONDS = 60.0
+"""Least time between two checkpoints, unless the config gives a number of steps."""
+AGREE_STEPS = 10
+"""Steps after which the processes of a sharded training agree on whether that time has passed."""
+
+
+class Interrupted(signals.Interrupted):
+    """The run was interrupted and can be resumed."""
+
+    def __init__(self, run_dir: Path, step: int) -> None:
+        self.run_dir, self.step = run_dir, step
+        # Step 0 or less: images were being decoded, or a preparation was under way, or no checkpoint was saved yet.
+        action = f"resume {run_dir} from step {step:,}" if step > 0 else f"train {run_dir}"
+        super().__init__(f"Interrupted. Run the same command again to {action}.")
+
+
+def train(
+    config: RunConfig | Mapping[str, Any], *, callback: object | None = None, progress: bool = False
+) -> RunResult:
+    """Train, evaluate, average and save.
+
+        swad.train({"dataset": "digits", "target": "paper", "output": "runs/paper-0", "averages": "swad,ema"})
+
+    Args:
+        config: Settings of the run: a `RunConfig`, or its options by name.
+        callback: Receives the events of the run: a `RunCallback`, or any object with some of its methods.
+        progress: Show a progress bar in a terminal or notebook, and lines elsewhere.
+
+    Raises:
+        ConfigError: The settings are invalid.
+        RunError: The run directory cannot be used, or the run cannot continue.
+        Interrupted: Ctrl-C or SIGTERM; call again to resume.
+    """
+    if not isinstance(config, RunConfig):
+        if not isinstance(config, Mapping):
+            raise ConfigError([f"the settings of a run are a RunConfig or a dictionary, got {config!r}"])
+        if "output" not in config:
+            raise ConfigError(["output is required: the directory of the run"])
+        config = RunConfig.from_options(**config)
+    forget_images()
+    config = resolve(config)
+    with ExitStack() as stack:
+        callbacks = [] if callback is None else [callback]
+        if progress:
+            # Imported here because it needs rich, which training does not.
+            from swad.testbed.training.display import DisplayCallback, make_display
+
+            callbacks.append(DisplayCallback(config.name, stack.enter_context(make_display(1))))
+        events = combine(callbacks)
+        if not in_main_process():
+            events = RunCallback()
+        result = _train(config, events)
+        events.on_end(result)
+        return result
+
+
+def _train(config: RunConfig, callback: RunCallback) -> RunResult:
+    finished = read_result(config)
+    if finished is not None:
+        if in_main_process():
+            remove_checkpoint(config.output)  # a process that was killed right after writing the result left it
+        return RunResult.from_json(finished, config)
+    with ExitStack() as stack:
+        dist = stack.enter_context(process_group(config.machine.device))
+        stack.enter_context(torch_settings(config, dist.device))
+        stop = stack.enter_context(catch_interrupts())
+        run_dir, finished = _open_run_dir(config, dist, stack)
+        if finished is not None:  # by another process, between the check above and the lock
+            return RunResult.from_json(finished, config)
+        run = _Run(config, dist, run_dir, stop, callback)
+        try:
+            return run.run()
+        except KeyboardInterrupt:
+            raise Interrupted(config.output, run.checkpoint_step) from None
+        except Exception as error:
+            # A package that is interrupted while it is imported may swallow the interrupt and fail in another way.
+            if stop.raised:
+                raise Interrupted(config.output, run.checkpoint_step) from None
+            if isinstance(error, RecordError):
+                raise RunError(str(error)) from None
+            explained = explain(error, config, get_algorithm(config.training.algorithm))
+            if explained is not None:
+                raise explained from error
+            raise
+
+
+def _open_run_dir(config: RunConfig, dist: Dist, stack: ExitStack) -> tuple[RunDir | None, dict[str, Any] | None]:
+    """Open the run directory in the main process; also return the result, if the run turns out to be finished."""
+
+    def open_run_dir() -> RunDir:
+        run_dir = RunDir(config)
+        stack.callback(run_dir.close)
+        return run_dir
+
+    run_dir = dist.call_in_main(open_run_dir, RunError)
+    return run_dir, dist.broadcast(None if run_dir is None else run_dir.finished)
+
+
+class _Run:
+    """One run, from loading the data to the result. `run_dir` is None in all processes but the main one."""
+
+    def __init__(
+        self, config: RunConfig, dist: Dist, run_dir: RunDir | None, stop: StopRequest, callback: RunCallback
+    ) -> None:
+        self.config, self.dist, self.run_dir, self.stop, self.callback = config, dist, run_dir, stop, callback
+        self.output = RunOutput(config, run_dir, callback)
+        self.start_time = self.checkpoint_time = time.perf_counter()
+        self.checkpoint_step = 0 if run_dir is None or run_dir.resumed is None else int(run_dir.resumed["step"])
+
+    def run(self) -> RunResult:
+        """Set up, train, report."""
+        with self.stop.immediate():
+            self._load_data()
+            self._build()
+            self._resume()
+            tracking = self.output.start_tracking()
+        with tracking:
+            self.callback.on_start(self.config, self.config.total_steps, max(0, self.training.step))
+            self._train()
+            with self.stop.immediate():
+                return self._finish()
+
+    # -- set up ---------------------------------------------------------------------------------------------------
+
+    def _load_data(self) -> None:
+        data = self.config.data
+        dataset = load_dataset(self.config, counted=True)
+        for note in dataset.notes:
+            self.output.log(note)
+        self.sources, self.target = hold_out(dataset, data.targets, trial=data.trial, three_way=data.three_way)
+        if untrained := untrained_classes(self.sources):
+            names = listed(untrained, 5)
+            self.output.log(f"warning: no training image shows these classes, so they cannot be recognized: {names}")
+        self.images = domain_contents(dataset)
+        self.checkpoint = read_start(self.config) if self.run_dir is None else self.run_dir.resumed
+        if self.checkpoint is not None:
+            require_same_images(self.config.output, self.checkpoint["images"], self.images)
+        self.cache = None
+        machine, progress, log = self.config.machine, self.callback.on_progress, self.output.log
+        if self.config.reads_cache:  # the first run on a dataset builds it, which decodes every image
+            self.cache = open_cache(
+                dataset, machine.cache, data.cache_size, workers=machine.workers, progress=progress, log=log
+            )
+            log(self.cache.describe())
+            image_spec = replace(self.sources.image_spec, resized_to=self.cache.resized_to)
+            self.sources = replace(self.sources, image_spec=image_spec)
+        elif self.checkpoint is None and self.config.training.recipe != IMAGENET:
+            # Not of one large dataset, where it would take longer than an epoch.
+            decode = partial(require_decodable, dataset, machine.cache, machine.workers, progress, log)
+            self.dist.call_in_main(decode, DataError)
+
+    def _build(self) -> None:
+        self.training = Training(self.config, self.sources, self.dist, self.cache, self.output.log)
+        if self.checkpoint is None:  # earlier versions began such runs, and they can be finished
+            networks.require_whole_patches(
+                self.training.predictor, str(self.config.model.network), self.sources.image_spec.size
+            )
+        self.evaluator = Evaluator(self.training, self.output.log)
+        for text in too_few_evaluations(self.config, self.training):
+            self.output.log(text)
+
+    def _resume(self) -> None:
+        """Load the checkpoint, if there is one."""
+        if self.checkpoint is not None:
+            try:
+                self.training.load_state_dict(self.checkpoint)
+            except Exception as error:  # torch raises several classes for a state that does not fit
+                if "is_branch" in self.checkpoint:
+                    raise RunError(f"cannot branch from {self.config.files.branch_from}: {error}") from None
+                raise damaged_checkpoint(self.config.output, error) from None
+            self.checkpoint_step = self.training.step
+            trunk = self.config.files.branch_from
+            if "is_branch" in self.checkpoint and self.run_dir is not None and trunk is not None:
+                self.run_dir.copy_from_trunk(trunk, self.training.step, self.config.files.snapshots)
+            self.checkpoint = None  # frees its memory
+            return
+        self.checkpoint_step = self.training.step
+        if self.run_dir is not None:
+            # Remove the segments of an attempt that was killed before its first checkpoint.
+            for path in load_segments(self.config.output / SEGMENTS):
+                path.unlink()
+
+    # -- train ----------------------------------------------------------------------------------------------------
+
+    def _train(self) -> None:
+        config, training, clock = self.config, self.training, self.training.clock
+        branch_step = branch_point(config)
+        start = time.perf_counter()
+        for number, inputs in training.inputs():
+            if training.should_stop:
+                break
+            loss = training.train_step(number, inputs)
+            step = training.step
+            if step > 0:
+                self.callback.on_step(step, loss)
+            else:
+                self.callback.on_progress(f"preparing {config.name}", number, training.n_preparation)
+            if step in config.files.snapshots:
+                weights = cpu_weights(training.predictor)
+                self.output.save_weights(snapshot_name(step), weights, "The live weights", self.sources, step)
+            evaluates = step > 0 and config.evaluates(step)
+            if evaluates:
+                train_loss = training.pop_train_loss()  # waits for the device, so that the clock is right
+                evaluation_start = time.perf_counter()
+                clock.steps += evaluation_start - start
+                self._evaluate(train_loss)
+                start = time.perf_counter()
+                clock.evaluation += start - evaluation_start
+            due = self._checkpoint_is_due()
+            if due or step == branch_step:
+                training.loss_sum.item()  # waits for the device, so that the clock is right
+                clock.steps += time.perf_counter() - start
+                if step == branch_step:  # before the other, from which a resumed run would not come here again
+                    self._write_checkpoint(BRANCH)
+                if due:
+                    self._save_checkpoint()
+                start = time.perf_counter()
+            # A preparation has no evaluations, but can be stopped as often as if it had.
+            if self._stop_requested(evaluates or (step <= 0 and config.evaluates(number))):
+                clock.steps += time.perf_counter() - start
+                if self.checkpoint_step < step:
+                    self._save_checkpoint()
+                raise KeyboardInterrupt
+
+    def _evaluate(self, train_loss: float) -> None:
+        """Evaluate the live weights, record the scores, and pass the validation loss to the averages."""
+        training, step, name = self.training, self.training.step, self.config.name
+        with training.evaluated_model() as model:
+            scores = self.evaluator.validation_scores(model)
+            with_target = self.config.evaluation.target_every_evaluation
+            target_scores = self.evaluator.target_scores(model, self.target) if with_target else {}
+        val_loss = mean([score.loss for score in scores.values()])
+        records = [
+            *score_records(name, step, {domain: {"out": score} for domain, score in scores.items()}),
+            self.training.record("valley_loss", val_loss),
+            self.training.record("train_loss", train_loss),
+        ]
+        records += score_records(name, step, target_scores)
+        self.output.append(records)  # before the averages observe the loss, so that a loss they reject is recorded
+        self._require_finite(train_loss, val_loss)
+        try:
+            with disk_errors(self.config.output / SEGMENTS):
+                statuses = training.observe(val_loss)
+        except ValueError as error:
+            raise RunError(f"step {step}: {error}") from None
+        self.output.append(self._valley_records(statuses))
+        accuracy = mean([score.accuracy for score in scores.values()])
+        training.update_best(accuracy)
+        if accuracy < (best := training.best).accuracy / 2:
+            self.output.log(
+                f"warning: the validation accuracy fell below half of its best, {100 * best.accuracy:.1f} % at step "
+                f"{best.step}: the training seems to diverge"
+            )
+        losses = {domain: score.loss for domain, score in scores.items()}
+        accuracies = {domain: score.accuracy for domain, score in scores.items()}
+        self.callback.on_evaluation(step, train_loss, losses, accuracies, statuses)
+
+    def _require_finite(self, train_loss: float, val_loss: float) -> None:
+        """Stop a training that has diverged, unless an average with `nonfinite=skip` ignores such evaluations."""
+        if math.isfinite(train_loss) or math.isfinite(val_loss):
+            return
+        step, lr = self.training.step, self.config.training.hyperparameters.get("lr")
+        valleys = [self.training.valley(name) for name in self.training.averages]
+        if any(valley is not None and valley.nonfinite == "skip" for valley in valleys):
+            self.output.log(
+                f"step {step}: the losses are not finite; averages with nonfinite=skip skip this evaluation"
+            )
+            return
+        raise RunError(
+            f"the training diverged: at step {step} the training loss is {train_loss} and the validation loss is "
+            f"{val_loss}; lower lr (it is {lr:g}) or set clip, and train in another directory"
+        )
+
+    def _valley_records(self, statuses: Mapping[str, Status]) -> list[Record]:
+        """Record the values of each valley that changed since they were recorded last."""
+        records, recorded = [], self.training.recorded
+        for name, status in statuses.items():
+            if self.training.valley(name) is None:
+                continue
+            for metric in ("threshold", "start_step", "end_step", "n_averaged"):
+                value = getattr(status, metric)
+                key = f"{name} {metric}"
+                if value is not None and recorded.get(key) != value:
+                    recorded[key] = value
+                    records.append(self.training.record(metric, value, name))
+        return records
+
+    def _stop_requested(self, agree: bool) -> bool:
+        """Whether to stop now. Several processes must stop at the same step, so they do where they can `agree`."""
+        if self.dist.world_size == 1:
+            return self.stop.requested
+        return agree and self.dist.any(self.stop.requested)
+
+    # -- checkpoints ----------------------------------------------------------------------------------------------
+
+    def _checkpoint_is_due(self) -> bool:
+        """Whether to save a checkpoint now, also between evaluations: an epoch of a large dataset may take an hour."""
+        every = self.config.files.checkpoint_every
+        if every is not None:
+            return self.training.step - self.checkpoint_step >= every
+        due = time.perf_counter() - self.checkpoint_time >= CHECKPOINT_SECONDS
+        if self.training.is_sharded:
+            # Every process has a share of the state, and clocks differ. Agreeing makes a GPU wait: not in every step.
+            return self.training.step % AGREE_STEPS == 0 and self.dist.any(due)
+        return due
+
+    def _save_checkpoint(self) -> None:
+        """Save the state of the run. The other processes have the same state, or a share of it, and write nothing."""
+        self._write_checkpoint()
+        self.checkpoint_step, self.checkpoint_time = self.training.step, time.perf_counter()
+
+    def _write_checkpoint(self, *name: str) -> None:
+        if self.run_dir is None and not self.training.is_sharded:
+            return
+        state, seconds = self.training.state_dict(), time.perf_counter() - self.start_time
+        if self.run_dir is not None:
+            state["images"] = self.images
+            state["clock"] = {**state["clock"], "total": self.training.clock.total + seconds}
+            self.run_dir.save_checkpoint(state, *name)
+
+    # -- report ---------------------------------------------------------------------------------------------------
+
+    def _finish(self) -> RunResult:
+        """Evaluate and save everything that is reported. If that fails, keep the finished training."""
+        records_offset = None if self.run_dir is None else self.run_dir.records_offset()
+        try:
+            result = report(self.training, self.evaluator, self.target, self.output, self.callback, self.start_time)
+            if self.run_dir is not None:
+                self.run_dir.finish(result.to_json())
+        except BaseException:  # e.g. an image of the target that cannot be read
+            if self.run_dir is not None and records_offset is not None and not self.run_dir.has_result:
+                self._keep_training(records_offset)
+            raise
+        self.dist.barrier()  # no process leaves before the result is written
+        return result
+
+    def _keep_training(self, records_offset: int) -> None:
+        """Save the finished training without its report, which the next attempt writes as a whole."""
+        assert self.run_dir is not None
+        if self.checkpoint_step < self.training.step and not self.training.is_sharded:  # the others may have failed
+            self.run_dir.truncate_records(records_offset)
+            self._save_checkpoint()

@@ -1,0 +1,224 @@
+"""From what a user asked for to what is computed: the checks of `swad.testbed.training.checks`, then defaults.
+
+`resolve` is the only step between a `RunConfig` and a run that looks outside the settings: it reads the run directory
+(a resumed run keeps the defaults it started with, also on another machine), counts the files of a dataset whose size
+is unknown, and asks torch about the device. Everything it finds is passed to `fill_defaults`, which is a pure function.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from swad.testbed.algorithms.registry import canonical_name
+from swad.testbed.data import benchmarks
+from swad.testbed.data.benchmark import Benchmark
+from swad.testbed.data.cache_build import DEFAULT_SIZE as DEFAULT_CACHE_SIZE
+from swad.testbed.data.domains import Defaults
+from swad.testbed.data.epoch_loader import steps_per_epoch
+from swad.testbed.models.catalog import DEFAULT, SMALL, has_pretrained, input_config
+from swad.testbed.training import recipe
+from swad.testbed.training.checks import find_problems, schedule_problems
+from swad.testbed.training.config import PROTOCOL, ConfigError, RunConfig
+from swad.testbed.training.defaults import (
+    apply_own_recipe,
+    default_hyperparameters,
+    planned_steps,
+    recipe_of,
+    training_images,
+)
+from swad.testbed.training.run_dir import stored_settings
+
+LARGEST_DEFAULT_CACHE = 32e9
+"""Largest image cache, in bytes, that is built without an explicit --input-pipeline gpu."""
+
+
+def resolve(config: RunConfig) -> RunConfig:
+    """Check the settings and fill in every default; all problems are reported together.
+
+    >>> config = resolve(RunConfig.from_options(dataset="digits", target="paper", output="runs/paper-0"))
+    >>> config.model.network, config.training.steps == benchmarks.get("digits").defaults.steps
+    ('small', True)
+    """
+    problems = find_problems(config)
+    if problems:
+        raise ConfigError(problems)
+    if config.machine.device == "auto":
+        config = config.replace(device="cuda" if torch.cuda.is_available() else "cpu")
+    resolved = fill_defaults(
+        config,
+        stored=stored_settings(config.output),
+        n_images=_count_images(config),
+        training_images=training_images(config) if _counts_epochs(config) else (),
+        bf16=config.machine.device.startswith("cuda") and torch.cuda.is_bf16_supported(including_emulation=False),
+    )
+    if resolved.training.epochs is not None and (problems := schedule_problems(resolved, None)):
+        raise ConfigError(problems)  # only now: these steps follow from the number of images
+    return resolved
+
+
+def fill_defaults(
+    config: RunConfig, *, stored: Mapping[str, Any], n_images: int, bf16: bool, training_images: Sequence[int] = ()
+) -> RunConfig:
+    """Fill in every default of valid settings.
+
+    Args:
+        config: Valid settings.
+        stored: The settings of the run that is resumed, by field name; empty for a new one.
+        n_images: Images in the dataset, which decide whether a cache is built by default.
+        bf16: Whether the device computes in bf16.
+        training_images: Training images of every source domain, which are an epoch together.
+    """
+    benchmark = benchmarks.get(config.data.dataset)
+    config = config.replace(recipe=recipe_of(config), algorithm=canonical_name(config.training.algorithm))
+    config = apply_own_recipe(config)
+    if config.training.recipe == recipe.IMAGENET:
+        config = _fill_recipe(config, sum(training_images))
+    algorithm, sgd = config.training.algorithm, config.training.optimizer == "sgd"
+    network = config.model.network or (SMALL if benchmark.image_spec.low_res else DEFAULT)
+    steps = planned_steps(config, training_images)
+    images = {} if benchmark.image_spec.low_res else _image_options(config, benchmark, network)
+    weights = config.model.weights or ("pretrained" if has_pretrained(network) else "random")
+    # Random weights have no statistics that are worth keeping: frozen, their batch norms would normalize nothing.
+    # The small network has no batch norms.
+    freeze_bn = PROTOCOL["freeze_bn"] and (weights != "random" or network == SMALL)
+    complete = config.replace(
+        dataset=benchmark.name,
+        hyperparameters={
+            **default_hyperparameters(benchmark.name, algorithm, config.training.recipe),
+            **config.training.hyperparameters,
+        },
+        augmentation={**PROTOCOL["augmentation"], **config.data.augmentation},
+        **{
+            name: PROTOCOL[name] if value is None else value
+            for name, value in config.options().items()
+            if name in ("optimizer", "lr_schedule", "batches")
+        },
+        freeze_bn=freeze_bn if config.model.freeze_bn is None else config.model.freeze_bn,
+        momentum=0.9 if sgd and config.training.momentum is None else config.training.momentum,
+        network=network,
+        **images,
+        weights=weights,
+        threads=config.machine.threads or (1 if network == SMALL else None),
+        input_pipeline=_input_pipeline(config, benchmark, stored.get("input_pipeline"), n_images),
+        precision=config.training.precision
+        or stored.get("precision")
+        or ("bf16" if bf16 and not benchmark.image_spec.low_res else "fp32"),
+        steps=steps,
+        evaluate_every=config.evaluation.evaluate_every or benchmark.defaults.evaluate_every_in(steps),
+    )
+    seed = complete.training.seed
+    return complete.replace(seed=derived_seed(complete) if seed is None else seed)
+
+
+def _counts_epochs(config: RunConfig) -> bool:
+    """Whether the length of a run depends on the number of its images."""
+    training = apply_own_recipe(config).training
+    return recipe_of(config) == recipe.IMAGENET or (training.steps is None and training.epochs is not None)
+
+
+def _fill_recipe(config: RunConfig, n_training: int) -> RunConfig:
+    """Fill in what the imagenet recipe decides: hyperparameters, epochs, evaluations, random weights, batch norms."""
+    hyperparameters = {**recipe.HYPERPARAMETERS, **config.training.hyperparameters}
+    per_epoch = steps_per_epoch(n_training, int(hyperparameters["batch_size"]))
+    steps = config.training.steps or max(1, round((config.training.epochs or recipe.EPOCHS) * per_epoch))
+    return config.replace(
+        hyperparameters=hyperparameters,
+        optimizer=config.training.optimizer or "sgd",
+        steps=steps,
+        epochs=steps / per_epoch,
+        evaluate_every=config.evaluation.evaluate_every or min(per_epoch, steps),
+        micro_batch=config.training.micro_batch or min(recipe.MICRO_BATCH, int(hyperparameters["batch_size"])),
+        weights=config.model.weights or "random",
+        freeze_bn=bool(config.model.freeze_bn),
+        augmentation={**recipe.AUGMENTATION, **config.data.augmentation},
+        input_pipeline=config.data.input_pipeline or "torchvision",
+    )
+
+
+def derived_seed(config: RunConfig) -> int:
+    """The seed of a run that sets none, from what names it: dataset, algorithm, targets and trial."""
+    # This text must never change: it decides every random number of every run without a seed.
+    text = json.dumps([config.data.dataset, config.training.algorithm, config.data.targets, config.data.trial])
+    return int(hashlib.md5(text.encode(), usedforsecurity=False).hexdigest(), 16) % 2**31
+
+
+def resolution_notes(config: RunConfig, resolved: RunConfig) -> list[str]:
+    """List choices of `resolve`, which returned `resolved`, that a user may not expect, one sentence each."""
+    notes = []
+    lr = resolved.training.hyperparameters["lr"]
+    if resolved.model.weights == "random" and lr == Defaults.lr and "lr" not in config.training.hyperparameters:
+        notes.append(
+            f"lr is {lr:g}, the default for fine-tuning, but the weights are random: set a higher one (--set lr=1e-3)"
+        )
+    by_recipe = resolved.training.recipe == recipe.IMAGENET  # which never builds a cache
+    if resolved.data.input_pipeline == "gpu" and not by_recipe:
+        return notes
+    benchmark = benchmarks.get(config.data.dataset)
+    on_gpu = resolved.machine.device.startswith("cuda") and not benchmark.image_spec.low_res
+    if on_gpu and not by_recipe and config.data.input_pipeline is None and not stored_settings(config.output):
+        on_device = config.replace(device=resolved.machine.device)  # the user may have asked for auto
+        size = _cache_bytes(config, _count_images(on_device)) / 1e9
+        notes.append(
+            f"using the torchvision input pipeline: the cache of decoded images would take {size:,.0f} GB, more than "
+            f"the default limit of {LARGEST_DEFAULT_CACHE / 1e9:,.0f} GB; pass --input-pipeline gpu to build it"
+        )
+    if benchmark.image_spec.low_res and (given := apply_own_recipe(config).data.augmentation):
+        notes.append(f"augmentation ({', '.join(given)}): ignored, because low-resolution images are not augmented")
+    options = {"--cache": config.machine.cache, "--cache-size": config.data.cache_size}
+    if unused := [flag for flag, value in options.items() if value]:
+        hint = "" if by_recipe or benchmark.image_spec.low_res else "; pass --input-pipeline gpu to use one"
+        without = "imagenet recipe" if by_recipe else "torchvision input pipeline"
+        notes.append(f"{', '.join(unused)}: ignored, because the {without} uses no image cache{hint}")
+    return notes
+
+
+def _image_options(config: RunConfig, benchmark: Benchmark, network: str) -> dict[str, Any]:
+    """The images that the network was made for, where the settings say nothing else.
+
+    Images with another number of channels than the network was made for keep the dataset's normalization.
+    """
+    data, spec = config.data, benchmark.image_spec
+    known: Any = spec if network == SMALL else input_config(network)
+    normalization: Any = known if len(known.mean) == spec.channels else spec
+    return {
+        "image_size": data.image_size or known.size,
+        "image_mean": data.image_mean or normalization.mean,
+        "image_std": data.image_std or normalization.std,
+    }
+
+
+def _input_pipeline(
+    config: RunConfig, benchmark: Benchmark, stored: str | None, n_images: int
+) -> Literal["torchvision", "gpu"]:
+    if benchmark.image_spec.low_res:
+        return "torchvision"
+    if config.data.input_pipeline or stored:
+        return config.data.input_pipeline or stored  # type: ignore[return-value]
+    on_gpu = config.machine.device.startswith("cuda")
+    return "gpu" if on_gpu and _cache_bytes(config, n_images) <= LARGEST_DEFAULT_CACHE else "torchvision"
+
+
+def _cache_bytes(config: RunConfig, n_images: int) -> int:
+    side = config.data.cache_size or DEFAULT_CACHE_SIZE
+    return n_images * side * side * 3
+
+
+def _count_images(config: RunConfig) -> int:
+    """The number of images; 0 where it is unknown and no default depends on it."""
+    total = benchmarks.get(config.data.dataset).total
+    on_gpu, by_recipe = config.machine.device.startswith("cuda"), recipe_of(config) == recipe.IMAGENET
+    needed = on_gpu and not by_recipe and config.data.input_pipeline is None
+    return _count_files(config.data.data_dir) if total is None and needed else total or 0
+
+
+@cache
+def _count_files(folder: Path | None) -> int:
+    return 0 if folder is None else sum(len(files) for _, _, files in os.walk(folder))

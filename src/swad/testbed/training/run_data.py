@@ -1,0 +1,138 @@
+"""The data of a run: load it as the settings say, notice that it changed, and decode every image before training."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from swad.testbed.data.cache import default_folder
+from swad.testbed.data.domains import ArrayDomain, Dataset, Domain, FileDomain, ImageSpec
+from swad.testbed.data.shards import ShardDomain
+from swad.testbed.data.splits import Sources
+from swad.testbed.data.verify import find_bad_images
+from swad.testbed.training.config import RunConfig
+from swad.testbed.training.defaults import load_data
+from swad.testbed.training.recipe import IMAGENET
+from swad.testbed.training.run_dir import RunError
+from swad.util.images import DataError
+from swad.util.names import listed
+from swad.util.progress import Progress
+
+
+def load_dataset(config: RunConfig, data_dir: Path | None = None, *, counted: bool = False) -> Dataset:
+    """Load the dataset of a run.
+
+    Args:
+        config: Resolved settings of the run.
+        data_dir: Where the dataset is now, if it moved since training.
+        counted: Whether `resolve` has just counted the images of this run, so that they need not be listed again.
+    """
+    dataset = load_data(config.data if data_dir is None else replace(config.data, data_dir=data_dir), counted)
+    return replace(dataset, image_spec=image_spec(config, dataset.image_spec))
+
+
+def image_spec(config: RunConfig, spec: ImageSpec) -> ImageSpec:
+    """Return the form of the images of a run: that of the dataset, with the changes that the settings ask for."""
+    data, imagenet = config.data, config.training.recipe == IMAGENET
+    values = {"size": data.image_size, "mean": data.image_mean, "std": data.image_std, "center_crop": imagenet or None}
+    changes: dict[str, Any] = {name: value for name, value in values.items() if value is not None}
+    return replace(spec, **changes)
+
+
+def untrained_classes(sources: Sources) -> list[str]:
+    """List the classes without any training image."""
+    trained = np.unique(np.concatenate([part.labels for part in sources.train]))
+    return [name for label, name in enumerate(sources.classes) if label not in trained]
+
+
+def domain_contents(dataset: Dataset) -> dict[str, list[int | str]]:
+    """Return what identifies the images of every domain, without decoding any: their number and a hash.
+
+    The hash is of labels, file names and file sizes (of shards, if the images are in shards); of labels and pixels if
+    the images are in memory.
+    """
+    return {domain.name: [len(domain), _digest(domain)] for domain in dataset.domains}
+
+
+def _digest(domain: Domain) -> str:
+    digest = hashlib.blake2b(domain.labels.tobytes(), digest_size=16)
+    if isinstance(domain, ArrayDomain):
+        digest.update(repr(domain.images.shape).encode())
+        digest.update(domain.images.reshape(-1).data)
+    elif isinstance(domain, FileDomain):
+        for i, name in enumerate(domain.files):
+            digest.update(f"{name}\0{_size(domain.path(i))}\0".encode(errors="surrogateescape"))
+    elif isinstance(domain, ShardDomain):
+        for shard in domain.shards:
+            digest.update(f"{shard.name}\0{_size(shard)}\0".encode(errors="surrogateescape"))
+    return digest.hexdigest()
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError as error:
+        raise DataError(f"cannot read image {path}: {error.strerror}; restore it or remove it") from None
+
+
+def require_same_images(run_dir: Path, before: Mapping[str, object], now: Mapping[str, list[int | str]]) -> None:
+    """Refuse to resume with other images than at the start.
+
+    The split depends on the number of images, so with another number the run would train on validation images.
+    """
+    changed = []
+    for name in sorted({*before, *now}):
+        then, current = before.get(name), now.get(name)
+        if then != current:
+            then_count = then[0] if isinstance(then, list) and then else 0
+            now_count = 0 if current is None else current[0]
+            counts = f"{then_count} images then, {now_count} now"
+            changed.append(f"{name}: {'other files or sizes' if then_count == now_count else counts}")
+    if changed:
+        raise RunError(
+            f"the data changed since {run_dir} was started ({', '.join(changed)}): restore the images, or remove that "
+            "directory to start again"
+        )
+
+
+def require_decodable(
+    dataset: Dataset, cache: Path | None, workers: int | None, progress: Progress, log: Callable[[str], None]
+) -> None:
+    """Decode every image once, so that a damaged image of the target is found before training, not after it.
+
+    Images whose names, sizes and modification times have not changed since they were decoded are not decoded again.
+
+    Args:
+        cache: Directory of decoded images, where a file for each checked dataset is kept. Default: the default cache.
+        workers: Threads that decode. Default: one per core.
+        progress: Called while decoding.
+        log: Called with a message if the result cannot be kept.
+    """
+    domains = [domain for domain in dataset.domains if isinstance(domain, FileDomain)]
+    if not domains:
+        return
+    digest = hashlib.blake2b(digest_size=16)
+    for path in (domain.path(i) for domain in domains for i in range(len(domain))):
+        status = path.stat()
+        digest.update(f"{path}\0{status.st_size}\0{status.st_mtime_ns}\0".encode(errors="surrogateescape"))
+    marker = (cache or default_folder()) / "decoded" / digest.hexdigest()
+    if marker.exists():
+        return
+    bad = find_bad_images(domains, progress, workers or None)
+    if len(bad) == 1:
+        raise DataError(bad[0].reason)
+    if bad:
+        files = listed((image.path for image in bad), 5)
+        raise DataError(
+            f"cannot decode {len(bad)} of {sum(map(len, domains)):,} images: {files}; replace or remove them"
+        )
+    try:
+        marker.parent.mkdir(parents=True, exist_ok=True)
+        marker.touch()
+    except OSError as error:
+        log(f"cannot write {marker} ({error.strerror}), so the next run decodes all images again")

@@ -1,0 +1,362 @@
+"""The directory of a run: its settings, records, checkpoint, weights and result, written by one process at a time.
+
+    config.json        all settings
+    records.jsonl      every measured value
+    checkpoint/        the state to resume from; removed when the run is finished
+    branch/            the state after 80 % of training, where another run may branch off (imagenet recipe)
+    weights/           models as safetensors, each with its model card
+    segments/          mean weights between evaluations, on request
+    done.json          the result; written last
+
+Every file is written atomically, so a run that is killed at any moment leaves the old version or the new one. Whatever
+is read back has a checksum: the checkpoint and the weights in the file itself, settings and records in the checkpoint
+and in `done.json`. Damage is an error, not another result.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from swad.testbed.results.failures import remove_failure
+from swad.testbed.results.records import (
+    CONFIG,
+    DONE,
+    RECORDS,
+    DirectoryLockedError,
+    Record,
+    RecordError,
+    RecordWriter,
+    iterate_records,
+)
+from swad.testbed.results.runs import require_unchanged
+from swad.testbed.training.config import ConfigError, RunConfig, stored_options
+from swad.util.files import atomic_write, disk_advice, remove_partial_files, sha256, write_json
+from swad.util.names import one_line, snapshot_name
+
+CHECKPOINT = "checkpoint"
+BRANCH = "branch"
+WEIGHTS = "weights"
+SEGMENTS = "segments"
+
+
+class RunError(RuntimeError):
+    """A run that cannot start or continue; the message is one line that says what to do."""
+
+
+class RunLockedError(RunError):
+    """Another process trains the run."""
+
+
+@contextmanager
+def disk_errors(path: Path) -> Iterator[None]:
+    """Turn an error of the disk while `path` is written into a one-line `RunError`."""
+    try:
+        yield
+    except OSError as error:
+        raise RunError(f"cannot write {path}: {error.strerror or error}; {disk_advice(error)}") from None
+    except DirectoryLockedError as error:
+        raise RunLockedError(str(error)) from None
+    except RecordError as error:
+        raise RunError(str(error)) from None
+
+
+def read_json(path: Path) -> Any | None:
+    """Read JSON; None if there is no such file."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError, RecursionError) as error:
+        raise RunError(f"cannot read {path} ({one_line(error)}): repair it or choose another directory") from None
+
+
+def has_records(path: Path) -> bool:
+    """Whether a directory contains a run that measured something; a run that failed before is discarded."""
+    records = path / RECORDS
+    return (path / DONE).exists() or (records.is_file() and records.stat().st_size > 0)
+
+
+def read_result(config: RunConfig) -> dict[str, Any] | None:
+    """Return the content of `done.json` if the run is finished, else None.
+
+    A run with other settings, or with files that changed after it finished, is refused.
+    """
+    content = read_done(config.output)
+    if content is not None:
+        _require_same_settings(config)
+    return content
+
+
+def read_done(path: Path) -> dict[str, Any] | None:
+    """Return the content of `done.json` in a run directory, checked against its checksums; None if there is none."""
+    content = read_json(path / DONE)
+    if content is None and not (path / DONE).exists():
+        return None
+    checksums = content.get("checksums") if isinstance(content, dict) else None
+    if not isinstance(content, dict) or not isinstance(checksums, dict):
+        raise RunError(
+            f"{path / DONE} is not the result of a run that this version of swad finished: "
+            "restore the file, or remove the run and train it again"
+        )
+    if checksums.get(DONE) != result_checksum(content):
+        raise RunError(f"{path / DONE} is damaged: restore the file, or remove the run and train it again")
+    try:
+        require_unchanged(path, content)
+    except RecordError as error:
+        raise RunError(str(error)) from None
+    return content
+
+
+def result_checksum(content: dict[str, Any]) -> str:
+    """Return the checksum of the content of `done.json` except the checksums."""
+    values = {name: value for name, value in content.items() if name != "checksums"}
+    return hashlib.sha256(json.dumps(values, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def read_start(config: RunConfig) -> dict[str, Any] | None:
+    """Return the state in which a run starts: its checkpoint, or that of the run it branches from; None if neither."""
+    state = read_checkpoint(config.output)
+    trunk = config.files.branch_from
+    if state is not None or trunk is None:
+        return state
+    state = read_checkpoint(trunk, BRANCH)
+    if state is None:
+        raise RunError(f"branch_from must be a run that kept a checkpoint after 80 %, got {trunk}: train it first")
+    stored = RunConfig.from_json(_parse_settings(trunk, state["config"]), trunk).options()
+    shared = config.replace(**{name: stored[name] for name in _FREE_IN_BRANCH})
+    if differences := shared.differences(_parse_settings(trunk, state["config"])):
+        raise RunError(
+            f"a branch differs from {trunk} in its learning rate and averages only, but {'; '.join(differences)}: "
+            "use the same settings, or drop branch_from"
+        )
+    if incomplete := _incomplete_in_branch(config, trunk, stored, state["step"]):
+        raise RunError(
+            f"{', '.join(incomplete)} would lack the first {state['step']} steps, which {trunk} trained without: turn "
+            f"{'them' if len(incomplete) > 1 else 'it'} off, or drop branch_from"
+        )
+    return state | {"is_branch": True}
+
+
+_FREE_IN_BRANCH = (
+    "lr_schedule", "averages", "report_live", "early_stop", "snapshots", "keep_segments", "target_every_evaluation",
+)  # fmt: skip
+"""Settings in which a branch may differ from the run whose first steps it shares."""
+
+
+def _incomplete_in_branch(config: RunConfig, trunk: Path, stored: Mapping[str, Any], step: int) -> list[str]:
+    """List the outputs that a branch asks for and that the trunk, with its stored settings, lacks up to `step`."""
+    evaluation, files = config.evaluation, config.files
+    incomplete = {
+        "report_live": evaluation.report_live and not stored["report_live"],  # the best weights may be earlier
+        "target_every_evaluation": evaluation.target_every_evaluation and not stored["target_every_evaluation"],
+        "snapshots": not all((trunk / file).exists() for file in _snapshot_files(files.snapshots, step)),
+        "keep_segments": files.keep_segments,
+    }
+    return [name for name, lacking in incomplete.items() if lacking]
+
+
+def _snapshot_files(snapshots: Sequence[int], step: int) -> list[str]:
+    """Return the files of the snapshots up to `step`, in a run directory."""
+    names = [snapshot_name(snapshot) for snapshot in snapshots if snapshot <= step]
+    return [f"{WEIGHTS}/{name}{suffix}" for name in names for suffix in (".safetensors", ".md")]
+
+
+def remove_checkpoint(path: Path) -> None:
+    """Remove the checkpoint of a finished run."""
+    shutil.rmtree(path / CHECKPOINT, ignore_errors=True)
+
+
+def read_checkpoint(path: Path, name: str = CHECKPOINT) -> dict[str, Any] | None:
+    """Return the checkpoint in a run directory; None if there is none."""
+    file = path / name / "state.pt"
+    if not file.exists():
+        return None
+    try:
+        # torch stores a CRC-32 of every tensor and does not check it.
+        with zipfile.ZipFile(file) as archive:
+            if (damaged := archive.testzip()) is not None:
+                raise ValueError(f"the checksum of {damaged} is wrong")
+        state = torch.load(file, map_location="cpu", weights_only=True)
+        if not isinstance(state, dict):
+            raise TypeError(f"it holds {type(state).__name__}")
+        for name, kind in _CHECKPOINT_VALUES.items():
+            if not isinstance(state.get(name), kind):
+                raise TypeError(f"its {name} is {type(state.get(name)).__name__}")
+    except Exception as error:  # torch and zipfile raise several classes for files that are not checkpoints
+        raise damaged_checkpoint(path, error) from None
+    return state
+
+
+_CHECKPOINT_VALUES = {
+    "step": int,
+    "records_offset": int,
+    "records_sha256": str,
+    "config": str,
+    "images": dict,
+    "clock": dict,
+    "best": dict,
+}
+"""What a checkpoint holds besides the state of the training, with its type."""
+
+
+def damaged_checkpoint(path: Path, error: Exception) -> RunError:
+    """Return the error for a checkpoint in a run directory that cannot be loaded."""
+    file = path / CHECKPOINT / "state.pt"
+    return RunError(f"cannot read {file} ({one_line(error, 200)}): remove {file.parent} to start the run again")
+
+
+def stored_settings(path: Path) -> dict[str, Any]:
+    """Return the settings of the run in a directory by field name; empty if there is no run to resume."""
+    if not has_records(path):
+        return {}
+    try:
+        return stored_options(json.loads((path / CONFIG).read_text(encoding="utf-8")), path)
+    except (OSError, ValueError, RecursionError):  # reported when the directory is opened
+        return {}
+
+
+def _require_same_settings(config: RunConfig) -> None:
+    stored = read_json(config.output / CONFIG)
+    if stored is not None and has_records(config.output):
+        _require_no_differences(config, stored, config.output / CONFIG)
+
+
+def _require_no_differences(config: RunConfig, stored: Any, source: Path) -> None:
+    try:
+        differences = config.differences(stored)
+    except ConfigError as error:
+        raise RunError(f"cannot read {source} ({error}): restore it, or choose another directory") from None
+    if differences:
+        raise RunError(
+            f"{config.output} contains a run with other settings ({'; '.join(differences)}): "
+            "use the same settings, remove it or choose another directory"
+        )
+
+
+class RunDir:
+    """The directory of an unfinished run, locked for this process.
+
+    A directory with a run of other settings is refused before anything in it changes. `resumed` holds the content of
+    the checkpoint, or None if there is none and the run starts from the beginning. `finished` holds the content of
+    `done.json` if another process finished the run before this one got the lock; then nothing in it changes.
+    """
+
+    def __init__(self, config: RunConfig) -> None:
+        self.path = config.output
+        if self.path.exists() and not self.path.is_dir():
+            raise RunError(f"{self.path} is a file: choose a directory for the run")
+        if self.path.is_dir():
+            _require_same_settings(config)
+        with disk_errors(self.path):
+            self._records = RecordWriter(self.path)
+        try:
+            # Check again, now under the lock: another process may have started or finished a run here meanwhile.
+            self.resumed: dict[str, Any] | None = None
+            self.finished = read_result(config)
+            if self.finished is None:
+                self._open_unfinished(config)
+        except BaseException:
+            self._records.close()
+            raise
+
+    def _open_unfinished(self, config: RunConfig) -> None:
+        """Go back to the last checkpoint, or to the beginning if there is none."""
+        _require_same_settings(config)
+        for name in ("", CHECKPOINT, BRANCH, WEIGHTS, SEGMENTS):
+            remove_partial_files(self.path / name)
+        state = self.resumed = read_start(config)
+        branches = state is not None and "is_branch" in state
+        if state is not None and not branches:
+            # The settings that count are those of the training; config.json may be missing or edited.
+            checkpoint = self.path / CHECKPOINT / "state.pt"
+            _require_no_differences(config, _parse_settings(self.path, state["config"]), checkpoint)
+            self._require_same_records(state)
+        self.truncate_records(0 if state is None or branches else state["records_offset"])
+        self._settings = config.to_json()
+        self._write_json(CONFIG, self._settings)
+
+    def _require_same_records(self, state: dict[str, Any]) -> None:
+        path, size = self._records.path, state["records_offset"]
+        if path.stat().st_size >= size and sha256(path, size) != state["records_sha256"]:
+            raise RunError(
+                f"{path} changed since the checkpoint was saved: restore the file, or remove {self.path} to start again"
+            )
+
+    def append(self, *records: Record) -> None:
+        """Write the records together: all of them or, with an error, none."""
+        with disk_errors(self._records.path):
+            self._records.append(*records)
+
+    def copy_from_trunk(self, trunk: Path, step: int, snapshots: Sequence[int]) -> None:
+        """Start with the records and the snapshots of the run that this one branches from, up to a step."""
+        with disk_errors(self._records.path):
+            self._records.append(*(record for record in iterate_records(trunk) if record.step <= step))
+        for file in _snapshot_files(snapshots, step):
+            with disk_errors(self.path / file), atomic_write(self.path / file) as partial:
+                shutil.copyfile(trunk / file, partial)
+
+    def records_offset(self) -> int:
+        """Force the records to disk and return their size in bytes."""
+        with disk_errors(self._records.path):
+            return self._records.offset()
+
+    def truncate_records(self, offset: int) -> None:
+        """Remove every record written after `offset` was taken."""
+        with disk_errors(self._records.path):
+            self._records.truncate(offset)
+
+    def save_checkpoint(self, state: dict[str, Any], name: str = CHECKPOINT) -> None:
+        """Save the state to resume from: tensors and plain values only, so that loading it runs no code."""
+        offset = self.records_offset()
+        with disk_errors(self._records.path):
+            records_sha256 = sha256(self._records.path, offset)
+        content = {
+            **state,
+            "config": json.dumps(self._settings, default=str),
+            "records_offset": offset,
+            "records_sha256": records_sha256,
+        }
+        path = self.path / name / "state.pt"
+        with disk_errors(path), atomic_write(path) as partial, partial.open("wb") as file:
+            torch.save(content, file)
+
+    def finish(self, result: dict[str, Any]) -> None:
+        """Write the result, which marks the run as finished, and remove the checkpoint."""
+        self.records_offset()
+        self._write_json(CONFIG, self._settings)  # the checksum must be that of the settings of this training
+        with disk_errors(self._records.path):
+            checksums = {name: sha256(self.path / name) for name in (CONFIG, RECORDS)}
+        self._write_json(DONE, {**result, "checksums": {**checksums, DONE: result_checksum(result)}})
+        with suppress(OSError):  # the result above decides
+            remove_failure(self.path)
+        remove_checkpoint(self.path)
+
+    @property
+    def has_result(self) -> bool:
+        """Whether the result is written, so that nothing in the directory may change any more."""
+        return (self.path / DONE).exists()
+
+    def close(self) -> None:
+        """Release the directory."""
+        with disk_errors(self._records.path):
+            self._records.close()
+
+    def _write_json(self, name: str, content: Any) -> None:
+        with disk_errors(self.path / name):
+            write_json(self.path / name, content)
+
+
+def _parse_settings(path: Path, text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise damaged_checkpoint(path, error) from None

@@ -1,0 +1,311 @@
+"""The state of a training: everything that changes from step to step, how a step is made, and how it is saved.
+
+Batches and random numbers are functions of the seed and the step alone, so a checkpoint holds neither a position in the
+data nor the state of a random number generator.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim.lr_scheduler import LambdaLR
+
+from swad.averaging.spans import Status
+from swad.averaging.valley import LossValley
+from swad.gpu.fused_norm import fuse
+from swad.gpu.fused_vit import find_vit, fuse_kernels
+from swad.tensors.shards import is_sharded
+from swad.testbed.algorithms.base import Noise
+from swad.testbed.data.cache import ImageCache
+from swad.testbed.data.cached_loader import CachedTrainLoader
+from swad.testbed.data.loaders import Inputs, to_device
+from swad.testbed.data.splits import Sources
+from swad.testbed.models import networks
+from swad.testbed.results.records import Record
+from swad.testbed.training.build import (
+    build_algorithm,
+    build_averages,
+    build_group,
+    build_loader,
+    build_schedulers,
+)
+from swad.testbed.training.config import RunConfig
+from swad.testbed.training.distributed import Dist
+from swad.testbed.training.export import cpu_weights
+from swad.testbed.training.numerics import NOISE, autocast, derive_seed, seed_torch
+from swad.testbed.training.sharding import shard_optimizer_state, shard_state, whole
+from swad.testbed.training.step import COMPILE, GRAPH, Engine, choose_engine
+from swad.util.packages import has_triton
+
+
+@dataclass
+class BestWeights:
+    """The live weights with the highest mean validation accuracy; the earliest among equals."""
+
+    step: int = 0
+    accuracy: float = -math.inf
+    weights: dict[str, Tensor] | None = None
+
+
+@dataclass
+class Clock:
+    """Seconds spent so far, over all restarts."""
+
+    total: float = 0.0
+    steps: float = 0.0
+    evaluation: float = 0.0
+
+
+class Training:
+    """The algorithm, its optimizers, its data and the averages that follow it, after `step` steps.
+
+    An algorithm with a preparation makes its updates before step 1: `step` is then 0 or below, down to
+    `-n_preparation`. The algorithm, the loader and the random numbers count all updates from 1.
+
+    Without a `cache`, images are read from their files.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        sources: Sources,
+        dist: Dist,
+        cache: ImageCache | None = None,
+        log: Callable[[str], None] = print,
+    ) -> None:
+        self.config, self.sources, self.dist, self.cache = config, sources, dist, cache
+        self.algorithm = build_algorithm(config, sources, dist, log)
+        self.predictor, self.n_preparation = self.algorithm.predictor, self.algorithm.n_preparation
+        self.loader = build_loader(config, sources, dist, self.algorithm, cache, log)
+        # Sharded parameters are other tensors, so optimizers and averages come after it.
+        sharded = config.machine.strategy == "fsdp" and dist.world_size > 1
+        self._plain = copy.deepcopy(self.predictor).cpu() if sharded else None
+        self.step_context = dist.step_context(
+            self.algorithm, self.autocast, config.training.clip, self.loader.n_parts, config.machine.strategy
+        )
+        self.schedulers = build_schedulers(config, self.algorithm)
+        self.averages = build_averages(config, self.predictor)
+        self.group = build_group(config, self.predictor, self.averages, dist)
+        self._running_stats = [] if config.model.freeze_bn else running_statistics(self.predictor)
+        self.engine = self._build_engine(log)
+
+        self.step = -self.n_preparation
+        self.loss_sum = torch.zeros((), dtype=torch.float64, device=dist.device)
+        self.loss_count = 0
+        self.best = BestWeights()
+        self.clock = Clock()
+        self.recorded: dict[str, float] = {}
+        """The values of each valley that were recorded last."""
+        self._generator = torch.Generator(dist.device)
+
+    # -- one step -------------------------------------------------------------------------------------------------
+
+    def inputs(self) -> Iterator[tuple[int, Inputs]]:
+        """Iterate over the numbers and the inputs of the updates that are left."""
+        n = self.n_preparation
+        return self.loader.inputs(n + self.step + 1, n + self.config.total_steps)
+
+    def train_step(self, number: int, inputs: Inputs) -> Tensor:
+        """Make update `number`, update the averages, and return the loss, still on the device."""
+        phase = self.algorithm.phase(number)
+        if number > 1 and phase != self.algorithm.phase(number - 1):
+            self.algorithm.on_phase_start(phase)
+        loss, replayed = self.engine(number, phase, inputs, self.draw_randomness(number))
+        self.step = number - self.n_preparation
+        if self.step > 0:
+            if replayed and self.group is not None:
+                self.group.count_replays()
+            for scheduler in self.schedulers:
+                scheduler.step()
+            self.loss_count += 1
+        return loss
+
+    def _step_function(self, number: int, inputs: Inputs, noise: Noise) -> Tensor:
+        """Everything that a CUDA graph captures: from the inputs to the averages."""
+        parts = self.loader.parts(number, to_device(inputs, self.dist.device))
+        if self.loader.n_parts == 1:
+            loss = self.algorithm.update(next(parts), noise, self.step_context)
+        else:
+            loss = self.algorithm.accumulate(parts, self.loader.n_parts, self.step_context)
+        self.dist.average([*self._running_stats, loss])
+        if number > self.n_preparation:
+            if self.group is not None:
+                self.group.update_parameters(self.predictor)
+            self.loss_sum += loss
+        return loss
+
+    def draw_randomness(self, number: int) -> Noise:
+        """Draw the random numbers of an update and seed torch for those that the network draws itself."""
+        seed = self.config.training.seed
+        assert seed is not None
+        generator = self._generator.manual_seed(derive_seed(NOISE, seed, number))
+        noise = self.algorithm.draw_randomness(generator, number)
+        # Dropout inside a network then also depends on the number alone, and differs between processes.
+        seed_torch(derive_seed(NOISE, seed, number, 1 + self.dist.rank), self.dist.device)
+        return {name: rows.to(self.dist.device, non_blocking=True) for name, rows in noise.items()}
+
+    def autocast(self) -> AbstractContextManager[object]:
+        """The precision of forward passes."""
+        return autocast(self.config, self.dist.device)
+
+    def _build_engine(self, log: Callable[[str], None]) -> Engine:
+        """Choose how steps are executed and prepare the network for it."""
+        config, dist, algorithm = self.config, self.dist, self.algorithm
+        # A collective that another process never reaches would hang in a graph, without an error to report.
+        several = "several processes average their gradients during backward, which is not captured"
+        obstacle = several if dist.world_size > 1 else ""
+        frozen_norms = bool(config.model.freeze_bn) and bool(networks.batch_norms(self.predictor))
+        fusible = config.training.precision == "bf16" and (frozen_norms or find_vit(self.predictor) is not None)
+        kind, reason = choose_engine(config.machine.engine, dist.device, config.total_steps, fusible, obstacle)
+        if reason:
+            log(reason)
+        if kind == GRAPH and has_triton() and isinstance(self.loader, CachedTrainLoader):
+            self._compile_augmentation()
+        if kind == COMPILE or (kind == GRAPH and fusible and has_triton()):
+            assert algorithm.image_shape is not None
+            images = torch.zeros(2, *algorithm.image_shape, device=dist.device).normal_()
+            with self.autocast():
+                plain = kind == COMPILE
+                fused = fuse(self.predictor, images, kernels=False) if plain else fuse_kernels(self.predictor, images)
+            if fusible and not fused:
+                log("no kernels of this network could be fused")
+        if kind == COMPILE:
+            compiled = partial(torch.compile, dynamic=False)
+            algorithm.compile_forward(compiled)
+            self.loader.compile(compiled)
+        return Engine(kind, self._step_function, log)
+
+    def _compile_augmentation(self) -> None:
+        """Compile the kernels of the augmentation side by side instead of one after the other in the first step."""
+        from swad.util.kernels import compile_together
+
+        step, inputs = next(self.loader.inputs(1, 1))
+        compile_together(lambda: self.loader.finish(step, to_device(inputs, self.dist.device)))
+
+    # -- evaluations ----------------------------------------------------------------------------------------------
+
+    def pop_train_loss(self) -> float:
+        """Return the mean loss since the last call. Waits for the device."""
+        mean = float(self.loss_sum) / max(1, self.loss_count)
+        self.loss_sum.zero_()
+        self.loss_count = 0
+        return mean
+
+    @property
+    def is_sharded(self) -> bool:
+        """Whether each process holds a share of the parameters."""
+        return self._plain is not None
+
+    @contextmanager
+    def evaluated_model(self) -> Iterator[nn.Module]:
+        """Provide the predictor for an evaluation: if it is sharded, a plain copy, which leaves the device again."""
+        if self._plain is None:
+            yield self.predictor
+            return
+        self._plain.load_state_dict(whole(self.predictor.state_dict()))
+        try:
+            yield self._plain.to(self.dist.device)
+        finally:
+            self._plain.cpu()
+
+    def observe(self, val_loss: float) -> dict[str, Status]:
+        """Pass the validation loss to the averages and return the status of each."""
+        return self.group.observe(val_loss) if self.group is not None else {}
+
+    def update_best(self, accuracy: float) -> None:
+        """Keep a copy of the live weights if their validation accuracy is the highest so far."""
+        if self.config.evaluation.report_live and accuracy > self.best.accuracy:
+            self.best = BestWeights(self.step, accuracy, cpu_weights(self.predictor))
+
+    @property
+    def should_stop(self) -> bool:
+        """Whether every requested average and snapshot is complete, so that another step would change nothing."""
+        config = self.config
+        if not config.evaluation.early_stop or config.evaluation.report_live or self.group is None:
+            return False
+        return self.group.should_stop and not any(step > self.step for step in config.files.snapshots)
+
+    def valley(self, name: str) -> LossValley | None:
+        """The loss valley of an average; None if it does not use one."""
+        rule = self.averages[name].rule if name in self.averages else None
+        return rule if isinstance(rule, LossValley) else None
+
+    def record(self, metric: str, value: float, average: str | None = None) -> Record:
+        """Return a record of this step that belongs to no domain."""
+        return Record(self.config.name, self.step, None, None, metric, value, average)
+
+    # -- checkpoints ----------------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that the rest of the run depends on, as whole tensors and plain values.
+
+        If the network is sharded, every process must call it.
+        """
+        optimizers = self.algorithm.optimizers
+        state = {
+            "step": self.step,
+            "algorithm": self.algorithm.state_dict(),
+            "optimizers": {name: optimizer.state_dict() for name, optimizer in optimizers.items()},
+            "schedulers": [scheduler.state_dict() for scheduler in self.schedulers],
+            "averages": None if self.group is None else self.group.state_dict(),
+            "loss_sum": self.loss_sum,
+            "loss_count": self.loss_count,
+            "best": vars(self.best),
+            "clock": vars(self.clock),
+            "recorded": self.recorded,
+        }
+        return whole(state) if self.is_sharded else state
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue exactly from where `state_dict` was taken; a branch continues with its own rates and averages."""
+        is_branch = "is_branch" in state
+        self.algorithm.load_state_dict(shard_state(self.algorithm, state["algorithm"]))
+        for name, optimizer in self.algorithm.optimizers.items():
+            optimizer.load_state_dict(shard_optimizer_state(optimizer, state["optimizers"][name]))
+            _move_lr_to_device(optimizer)
+        for scheduler, saved in zip(self.schedulers, state["schedulers"], strict=True):
+            scheduler.load_state_dict(saved if not is_branch else {**saved, "lr_lambdas": [None]})
+            if is_branch:
+                _apply_schedule(scheduler)
+        if self.group is not None and is_branch:
+            self.group.load_branch(state["averages"])
+        elif self.group is not None:
+            self.group.load_state_dict(state["averages"])
+        self.step, self.loss_count = state["step"], state["loss_count"]
+        self.loss_sum.copy_(state["loss_sum"])
+        self.best, self.clock = BestWeights(**state["best"]), Clock(**state["clock"])
+        self.recorded = dict(state["recorded"])
+
+
+def running_statistics(model: nn.Module) -> list[Tensor]:
+    """The batch norm statistics that must be averaged over processes, since each has seen its own images only."""
+    return [tensor for name, tensor in model.named_buffers() if name.endswith(("running_mean", "running_var"))]
+
+
+def _apply_schedule(scheduler: LambdaLR) -> None:
+    """Set the learning rate of the next step by the scheduler's own function."""
+    groups, rates = scheduler.optimizer.param_groups, zip(scheduler.base_lrs, scheduler.lr_lambdas, strict=True)
+    for group, (base, factor) in zip(groups, rates, strict=True):
+        lr = float(base) * factor(scheduler.last_epoch)
+        if isinstance(group["lr"], Tensor):
+            group["lr"].fill_(lr)
+        else:
+            group["lr"] = lr
+
+
+def _move_lr_to_device(optimizer: torch.optim.Optimizer) -> None:
+    """Keep learning rates where `Algorithm.optimizer` puts them, for a CUDA graph to read, wherever they were saved."""
+    for group in optimizer.param_groups:
+        param, lr = group["params"][0], float(group["lr"])
+        capturable = param.is_cuda and not is_sharded(param)
+        group["lr"] = torch.tensor(lr, device=param.device) if capturable else lr
+        if "capturable" in group:
+            group["capturable"] = capturable

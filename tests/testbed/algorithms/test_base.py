@@ -1,0 +1,169 @@
+"""The defaults of the base class: dropout, pending buffers and compiled forwards; and mistakes of an author."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import torch
+from torch import nn
+
+from helpers.tiny_algorithms import CLASSES, Points, batch_for, make, noise_for
+from swad.testbed.algorithms import AlgorithmError
+from swad.testbed.algorithms.base import Algorithm, StepContext
+from swad.testbed.algorithms.erm import ERM
+from swad.testbed.algorithms.hyperparameters import Hyperparameters
+
+
+def test_the_dropout_mask_keeps_the_mean():
+    noise = make("erm", dropout=0.1).draw_randomness(torch.Generator().manual_seed(0), 1)["dropout_mask"]
+    assert noise.unique().tolist() == pytest.approx([0, 1 / 0.9])
+    assert noise.mean().item() == pytest.approx(1, abs=0.02)
+    assert make("erm").draw_randomness(torch.Generator(), 1) == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "masks"),
+    {
+        "mldg": ("dropout_mask", "dropout_mask_after"),
+        "masf": ("dropout_mask", "dropout_mask_after"),
+        "pi_model": ("dropout_mask", "second_dropout_mask"),
+        "sagnet": ("dropout_mask", "dropout_mask_style", "dropout_mask_adversary"),
+    }.items(),
+)
+def test_every_pass_with_dropout_has_a_mask_of_its_own(name, masks):
+    noise = noise_for(make(name, dropout=0.5))
+    assert len({tuple(noise[mask].flatten().tolist()) for mask in masks}) == len(masks)
+
+
+def test_pending_buffers_are_written_after_the_step():
+    algorithm = make("group_dro")
+    held, before = algorithm.q, algorithm.q.clone()
+    algorithm.loss(batch_for(algorithm), noise_for(algorithm))
+    assert held.equal(before)
+    pending = algorithm.pending_buffers["q"]
+    algorithm.step(StepContext(), "main")  # also in an update of an author's own
+    assert algorithm.q is held  # a captured graph reads the same tensor
+    assert held.equal(pending)
+    assert not held.equal(before)
+    assert algorithm.pending_buffers == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "optimizer", "rate"),
+    [
+        ("dmg", "masks", "mask_lr"),
+        ("dson", "mixtures", "mixture_lr"),
+        ("masf", "metric", "metric_lr"),
+        ("metareg", "regularizer", "meta_lr"),
+    ],
+)
+def test_a_learning_rate_meant_for_adam_is_adams_whatever_optimizer_the_network_has(name, optimizer, rate):
+    """SGD would hardly move these parameters: their gradients are small."""
+    algorithm = make(name)
+    algorithm.optimizer_name = "sgd"
+    assert isinstance(algorithm.optimizers["main"], torch.optim.SGD)
+    assert isinstance(algorithm.optimizers[optimizer], torch.optim.Adam)
+    assert algorithm.optimizers[optimizer].param_groups[0]["lr"] == getattr(algorithm.hyperparameters, rate)
+
+
+def test_both_ways_to_call_the_network_are_compiled():
+    algorithm = make("erm", dropout=0.5)
+    calls = []
+
+    def compile(function):
+        def compiled(*arguments):
+            calls.append(function.__name__)
+            return function(*arguments)
+
+        return compiled
+
+    algorithm.compile_forward(compile)
+    batch = batch_for(algorithm)
+    algorithm.scores(batch, {})
+    algorithm.scores(batch, noise_for(algorithm))
+    assert calls == ["scores", "features"]
+
+
+class Wrong(ERM):
+    """ERM with one mistake, the function `mistake(algorithm, loss)`, and a layer that no optimizer has."""
+
+    def __init__(self, mistake=lambda algorithm, loss: loss, extra=False):
+        super().__init__(Points(3, classes=CLASSES), Hyperparameters(batch_size=4), n_domains=2)
+        self.mistake = mistake
+        self.register_buffer("memory", torch.zeros(3))
+        if extra:
+            self.extra = nn.Linear(2, 2)
+
+    def loss(self, batch, noise):
+        return self.mistake(self, super().loss(batch, noise))
+
+
+def leave_pending(**values):
+    def mistake(algorithm, loss):
+        algorithm.pending_buffers |= values
+        return loss
+
+    return mistake
+
+
+@pytest.mark.parametrize(
+    ("mistake", "got"),
+    [
+        (lambda algorithm, loss: loss.expand(4), "a tensor of shape (4,)"),
+        (lambda algorithm, loss: loss.detach() * 0 + 2, "tensor(2.)"),
+        (lambda algorithm, loss: loss.item() * 0, "0.0"),
+        (lambda algorithm, loss: None, "None"),
+    ],
+)
+def test_a_loss_must_be_a_scalar_with_a_gradient(mistake, got):
+    algorithm = Wrong(mistake)
+    with pytest.raises(AlgorithmError) as caught:
+        algorithm.update(batch_for(algorithm, 1, (1, 1, 3)), {}, StepContext())
+    assert f"a loss must be a scalar tensor with a gradient, got {got} from Wrong" in str(caught.value)
+
+
+@pytest.mark.parametrize(("name", "shape"), [("memori", (3,)), ("memory", (1,))])
+def test_a_pending_buffer_must_have_the_name_and_shape_of_a_buffer(name, shape):
+    algorithm = Wrong(leave_pending(**{name: torch.ones(shape)}))
+    with pytest.raises(AlgorithmError, match=rf"got '{name}' of shape {re.escape(str(shape))} from Wrong: register"):
+        algorithm.update(batch_for(algorithm, 1, (1, 1, 3)), {}, StepContext())
+
+
+def test_an_algorithm_must_have_a_loss():
+    algorithm = Algorithm(Points(3), Hyperparameters(batch_size=4), n_domains=2)
+    with pytest.raises(AlgorithmError, match="but Algorithm has none: define loss"):
+        algorithm.update(batch_for(algorithm, 1, (1, 1, 3)), {}, StepContext())
+
+
+def test_every_parameter_must_be_in_an_optimizer():
+    rule = r"but extra\.weight, extra\.bias of Wrong are in none: add them .* or freeze them .* requires_grad_\(False\)"
+    with pytest.raises(AlgorithmError, match=rule):
+        _ = Wrong(extra=True).optimizers
+    frozen = Wrong(extra=True)
+    frozen.extra.requires_grad_(False)
+    assert set(frozen.optimizers) == {"main"}
+
+
+def test_make_optimizers_must_return_a_dict(monkeypatch):
+    monkeypatch.setattr(Wrong, "make_optimizers", lambda self: [self.optimizer(self.parameters())])
+    with pytest.raises(AlgorithmError, match="must return a dict of optimizers by name, got list from Wrong"):
+        _ = Wrong().optimizers
+
+
+def test_a_misspelled_attribute_in_make_optimizers_is_named(monkeypatch):
+    monkeypatch.setattr(Wrong, "make_optimizers", lambda self: self.predictr)
+    with pytest.raises(RuntimeError, match="'Wrong' object has no attribute 'predictr'") as caught:
+        _ = Wrong().optimizers
+    assert [entry for entry in caught.traceback if entry.name == "<lambda>"], "the line in make_optimizers is kept"
+
+
+def test_pooled_batches_cannot_be_grouped_by_domain():
+    algorithm = make("erm")
+    rows = torch.zeros(12, 2)
+    assert algorithm.by_domain(rows).shape == (3, 4, 2)
+    assert algorithm.domain_labels(rows).tolist() == [0] * 4 + [1] * 4 + [2] * 4
+    algorithm.pooled = True
+    for grouped in (algorithm.by_domain, algorithm.domain_labels):
+        with pytest.raises(AlgorithmError, match="ERM groups images by domain, which pooled batches mix: use balanced"):
+            grouped(rows)

@@ -1,0 +1,281 @@
+"""The image cache holds the right bytes, is built once, and is rebuilt when it does not match the files."""
+
+import errno
+import fcntl
+import json
+import os
+import weakref
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from helpers.image_files import damage_data, decode_all, fail_on_log, make_files, only_cache, read, write_image
+from swad.testbed.data import cache as cache_module
+from swad.testbed.data.cache import default_folder, open_cache
+from swad.testbed.data.cache_build import FORMAT, IMAGES, INDEX
+from swad.testbed.data.domains import ArrayDomain, Dataset
+from swad.util.images import DataError
+
+# --- content ----------------------------------------------------------------------------------------
+
+
+def test_images_of_one_small_size_keep_it(root, folder):
+    dataset = read(root)
+    cache = open_cache(dataset, folder, log=fail_on_log)
+    assert isinstance(cache.images, np.memmap)
+    assert cache.images.shape == (10, 20, 24, 3)
+    assert (cache.images == decode_all(dataset)).all()
+    assert cache.sizes.tolist() == [[20, 24]] * 10
+    assert cache.sizes.dtype == np.int64
+    assert cache.starts == {"a": 0, "b": 5}
+    assert cache.describe() == "image cache: all 10 images have their original size of 20 × 24"
+    with pytest.raises(ValueError, match="read-only"):
+        cache.images[0] = 0
+
+
+def test_images_of_several_sizes_become_256_squares(tmp_path, folder):
+    dataset = read(make_files(tmp_path / "data", sizes=((20, 24), (300, 256), (256, 256))))
+    cache = open_cache(dataset, folder, log=fail_on_log)
+    assert (cache.images == decode_all(dataset, (256, 256))).all()
+    assert cache.sizes[:4].tolist() == [[20, 24], [300, 256], [256, 256], [20, 24]]
+    assert cache.describe() == "image cache: 8 of 10 images were resized to 256 × 256"
+
+
+def test_large_images_become_squares_of_256_or_of_the_requested_size(tmp_path, folder):
+    dataset = read(make_files(tmp_path / "data", per_domain=1, sizes=((257, 200),)))
+    assert open_cache(dataset, folder).images.shape == (2, 256, 256, 3)
+    small = open_cache(dataset, folder, 16, log=fail_on_log)
+    assert (small.images == decode_all(dataset, (16, 16))).all()
+    assert len([entry for entry in folder.iterdir() if entry.is_dir()]) == 2
+
+
+def test_a_dataset_in_memory_needs_no_file(folder):
+    images = np.random.RandomState(0).randint(0, 256, (6, 8, 8, 2)).astype(np.uint8)
+    domains = tuple(ArrayDomain(name, np.zeros(3, np.int64), images[i : i + 3]) for name, i in (("a", 0), ("b", 3)))
+    cache = open_cache(Dataset("arrays", domains, ("one",)), folder, log=fail_on_log)
+    assert (cache.images == images).all()
+    assert (cache.starts["b"], cache.path, folder.exists()) == (3, None, False)
+    assert cache.describe() == "image cache: all 6 images have their original size of 8 × 8"
+
+
+def test_arrays_of_another_size_are_resized_and_changes_are_noticed(folder):
+    def dataset(seed: int) -> Dataset:
+        images = np.random.RandomState(seed).randint(0, 256, (3, 8, 10, 2)).astype(np.uint8)
+        return Dataset("arrays", (ArrayDomain("a", np.zeros(3, np.int64), images),), ("one",))
+
+    cache = open_cache(dataset(0), folder, 6, log=fail_on_log)
+    assert cache.images.shape == (3, 6, 6, 2)
+    channel = Image.fromarray(dataset(0).domains[0].images[1, :, :, 1]).resize((6, 6), Image.Resampling.BILINEAR)
+    assert (cache.images[1, :, :, 1] == np.asarray(channel)).all()
+    lines: list[str] = []
+    assert (open_cache(dataset(1), folder, 6, log=lines.append).images != cache.images).any()
+    assert "1 added and 1 removed images" in lines[0]
+
+
+def test_the_folder_comes_from_the_environment(root, tmp_path, monkeypatch):
+    monkeypatch.setenv("SWAD_CACHE", str(tmp_path / "elsewhere"))
+    assert open_cache(read(root)).path.parent == default_folder() == tmp_path / "elsewhere"
+    monkeypatch.delenv("SWAD_CACHE")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert default_folder() == tmp_path / ".cache" / "swad" / "images"
+
+
+# --- reuse ----------------------------------------------------------------------------------------
+
+
+def change_image(root: Path, folder: Path) -> None:
+    write_image(root / "b" / "002.jpg", 20, 24, seed=77)
+
+
+def touch_image(root: Path, folder: Path) -> None:
+    file = root / "b" / "002.jpg"
+    os.utime(file, ns=(0, file.stat().st_mtime_ns + 1))
+
+
+def add_image(root: Path, folder: Path) -> None:
+    write_image(root / "a" / "900.png", 20, 24, seed=77)
+
+
+def remove_image(root: Path, folder: Path) -> None:
+    (root / "a" / "003.png").unlink()
+
+
+def other_format(root: Path, folder: Path) -> None:
+    file = only_cache(folder) / INDEX
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"format": FORMAT + 1}))
+
+
+def torn_index(root: Path, folder: Path) -> None:
+    file = only_cache(folder) / INDEX
+    file.write_bytes(file.read_bytes()[:100])
+
+
+def poor_index(root: Path, folder: Path) -> None:
+    (only_cache(folder) / INDEX).write_text(json.dumps({"format": FORMAT}))
+
+
+def change_index(folder: Path, **changes: object) -> None:
+    file = only_cache(folder) / INDEX
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+
+
+def no_checksums(root: Path, folder: Path) -> None:
+    damage_data(root, folder)
+    change_index(folder, sha256=[])
+
+
+def few_sizes(root: Path, folder: Path) -> None:
+    change_index(folder, sizes=[[20, 24]] * 3)
+
+
+def other_shape(root: Path, folder: Path) -> None:
+    change_index(folder, shape=[20, 10, 24, 3], sizes=[[20, 24]] * 20)
+
+
+def no_shape(root: Path, folder: Path) -> None:
+    change_index(folder, shape=[])
+
+
+def empty_shape(root: Path, folder: Path) -> None:
+    change_index(folder, shape=[10, 0, 24, 3])
+
+
+def no_index(root: Path, folder: Path) -> None:
+    (only_cache(folder) / INDEX).unlink()
+
+
+def short_data(root: Path, folder: Path) -> None:
+    os.truncate(only_cache(folder) / IMAGES, 1000)
+
+
+@pytest.mark.parametrize(
+    ("harm", "reason"),
+    [
+        (change_image, "1 image of b changed, e.g. b/002.jpg"),
+        (touch_image, "1 image of b changed, e.g. b/002.jpg"),
+        (add_image, "domain a has 1 added and 0 removed images, e.g. a/900.png"),
+        (remove_image, "domain a has 0 added and 1 removed images, e.g. a/003.png"),
+        (other_format, f"it has format {FORMAT + 1}, this version reads {FORMAT}"),
+        (torn_index, "it cannot be read (JSONDecodeError"),
+        (poor_index, "it cannot be read (KeyError: 'domains')"),
+        (no_checksums, "its index does not match its images (checksums 0, expected 1)"),
+        (few_sizes, "its index does not match its images (sizes (3, 2), expected (10, 2))"),
+        (other_shape, "(images 20, expected 10; sizes (20, 2), expected (10, 2))"),
+        (no_shape, "it cannot be read (IndexError"),
+        (empty_shape, "it cannot be read (ZeroDivisionError"),
+        (no_index, "it cannot be read (FileNotFoundError"),
+        (short_data, "its index does not match its images (bytes 1000, expected 14400)"),
+        (damage_data, "images 0 to 63 are damaged (wrong checksum)"),
+    ],
+)
+def test_an_outdated_or_damaged_cache_is_rebuilt_with_the_reason(root, folder, harm, reason):
+    open_cache(read(root), folder)
+    harm(root, folder)
+    lines: list[str] = []
+    cache = open_cache(read(root), folder, log=lines.append)
+    assert len(lines) == 1
+    assert reason in lines[0]
+    assert lines[0].startswith(f"image cache {cache.path}: ")
+    assert lines[0].endswith("; rebuilding it")
+    assert "\n" not in lines[0]
+    assert (cache.images == decode_all(read(root))).all()
+    assert open_cache(read(root), folder, log=fail_on_log).images.shape == cache.images.shape
+    assert only_cache(folder) == cache.path
+
+
+def test_without_a_log_the_reason_is_a_warning(root, folder):
+    open_cache(read(root), folder)
+    other_format(root, folder)
+    with pytest.warns(UserWarning, match="rebuilding it"):
+        open_cache(read(root), folder)
+
+
+def test_a_reader_keeps_its_images_while_another_process_rebuilds(root, folder):
+    held = open_cache(read(root), folder)
+    before = decode_all(read(root))
+    change_image(root, folder)
+    assert (open_cache(read(root), folder, log=lambda line: None).images != before).any()
+    assert (held.images == before).all()
+    known = weakref.ref(held)
+    del held
+    assert known() is None, "a deleted file that is still mapped would take disk space"
+
+
+def test_a_read_only_cache_can_be_used(root, folder, monkeypatch):
+    first = open_cache(read(root), folder)
+    real = os.open
+
+    def read_only(path, flags, *arguments):
+        if flags & os.O_RDWR:
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+        return real(path, flags, *arguments)
+
+    monkeypatch.setattr(os, "open", read_only)
+    assert open_cache(read(root), folder, log=fail_on_log).path == first.path
+    with pytest.raises(DataError, match=r"Read-only file system.; free disk space or choose another directory"):
+        open_cache(read(root), folder, 16)
+
+
+def test_a_file_system_without_locks_is_a_warning(root, folder, monkeypatch):
+    def no_locks(fd, kind):
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", no_locks)
+    with pytest.warns(UserWarning, match="cannot lock .*: make sure only one process writes"):
+        assert (open_cache(read(root), folder, log=fail_on_log).images == decode_all(read(root))).all()
+
+
+# --- the next run of a process ----------------------------------------------------------------------
+
+
+def test_a_cache_is_verified_once_per_process(root, folder, monkeypatch):
+    first = open_cache(read(root), folder)
+    verified = []
+    find_damage = cache_module._find_damage
+    monkeypatch.setattr(cache_module, "_find_damage", lambda *args: verified.append(args) or find_damage(*args))
+    assert open_cache(read(root), folder, log=fail_on_log) is first
+    assert not verified
+    # Another time of modification is enough: the file may hold other bytes now.
+    os.utime(only_cache(folder) / IMAGES, ns=(0, 0))
+    assert open_cache(read(root), folder, log=fail_on_log) is not first
+    assert len(verified) == 1
+
+
+# --- errors ----------------------------------------------------------------------------------------
+
+
+def test_a_file_instead_of_a_directory_is_a_one_line_error(root, tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("SWAD_CACHE", str(tmp_path / "file"))
+    for given, option in ((tmp_path / "file", "--cache"), (None, "--cache or SWAD_CACHE")):
+        with pytest.raises(DataError, match=rf"cannot write image cache .* choose another directory with {option}$"):
+            open_cache(read(root), given)
+
+
+def test_images_that_change_during_the_build_are_noticed(root, folder):
+    def disturb(*state: object) -> None:
+        change_image(root, folder)
+
+    with pytest.raises(
+        DataError, match=r"changed while the cache was being built \(1 image of b changed, e.g. b/002.jpg\); try again"
+    ):
+        open_cache(read(root), folder, progress=disturb)
+
+
+def test_a_cache_in_a_directory_that_cannot_be_written_is_read(root, folder, monkeypatch):
+    built = open_cache(read(root), folder)
+    built.path.with_name(f"{built.path.name}.lock").unlink()
+    opening = os.open
+
+    def read_only(path, flags, *mode, **options):
+        if str(path).startswith(str(folder)) and flags & (os.O_CREAT | os.O_RDWR | os.O_WRONLY):
+            raise OSError(errno.EROFS, "Read-only file system", path)
+        return opening(path, flags, *mode, **options)
+
+    monkeypatch.setattr(os, "open", read_only)
+    assert (open_cache(read(root), folder, log=fail_on_log).images == built.images).all()
+    damage_data(root, folder)
+    with pytest.raises(DataError, match=r"cannot write image cache .*Read-only file system.*choose another directory"):
+        open_cache(read(root), folder)

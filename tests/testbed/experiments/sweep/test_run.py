@@ -1,0 +1,401 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import threading
+
+import pytest
+
+from helpers.in_process_launcher import InProcessLauncher, fake_train
+from swad.testbed.experiments.sweep import run as run_module
+from swad.testbed.experiments.sweep.directory import State, SweepDir
+from swad.testbed.experiments.sweep.run import Display, Interrupted, run_sweep
+from swad.testbed.experiments.sweep.spec import SweepSpec
+from swad.testbed.experiments.sweep.status import read_status
+from swad.testbed.results.failures import write_failure
+from swad.testbed.results.records import DONE, LOCK, read_records
+from swad.testbed.results.runs import find_runs
+from swad.testbed.results.selection import select
+from swad.testbed.training.config import ConfigError
+from swad.util.files import FileLock
+
+GRID = SweepSpec(
+    protocol="paper", datasets=("digits",), grid={"lr": (0.1, 0.2, 0.3)}, averages=("swad",), targets=("paper", "board")
+)
+
+
+def prefer(best):
+    """Source-validation accuracy is highest for one lr by target, where the target's accuracy is lowest."""
+    return fake_train(lambda config: 0.9 if config.training.hyperparameters.get("lr") == best(config) else 0.5)
+
+
+TRAIN = prefer(lambda config: 0.2 if config.data.targets == ("paper",) else 0.3)
+
+
+class Log:
+    def __init__(self):
+        self.lines, self.outcomes = [], []
+
+    def update(self, plan, outcome):
+        self.outcomes.append(outcome)
+
+    def log(self, message):
+        self.lines.append(message)
+
+
+def started(tmp_path, *specs, **options):
+    sweep = SweepDir(tmp_path / "sweep", **options)
+    for spec in specs:
+        sweep.add(spec)
+    return sweep
+
+
+def test_the_choice_of_the_first_trial_is_repeated_as_soon_as_its_search_is_complete(tmp_path):
+    sweep, launcher, log = started(tmp_path, GRID), InProcessLauncher(TRAIN), Log()
+    assert (len(sweep.plan().runs), sweep.plan().pending) == (6, 4)
+    status = run_sweep(sweep, launcher, display=log)
+    assert status.complete
+    assert status.total == 10
+    names = [
+        (t.config.data.target, t.config.data.trial, t.config.training.hyperparameters["lr"]) for t in launcher.order
+    ]
+    assert [name for name in names if name[1] > 0] == [
+        ("board", 1, 0.3),
+        ("board", 2, 0.3),
+        ("paper", 1, 0.2),
+        ("paper", 2, 0.2),
+    ]
+    # The repeats are submitted while the other search runs.
+    submitted = [outcome.task.key for outcome in log.outcomes if outcome is not None]
+    assert len(submitted) == 10
+    assert "erm on digits, target board: chose lr=0.3" in log.lines
+    plan = SweepDir(sweep.path).plan()
+    assert (len(plan.runs), plan.pending) == (10, 0)  # derived from the records alone, by another reader
+    assert {run.stage for run in plan.runs} == {"search", "repeat"}
+
+
+def test_the_choice_never_sees_the_target(tmp_path):
+    """Other values of the target, and even none, lead to the same choice."""
+    sweep = started(tmp_path, GRID)
+    run_sweep(sweep, InProcessLauncher(TRAIN))
+    before = {run.key for run in sweep.plan().runs}
+    for run in sweep.plan().runs:
+        path = run.config.output / "records.jsonl"
+        kept = [
+            line for line in path.read_text().splitlines() if json.loads(line)["domain"] not in run.config.data.targets
+        ]
+        path.write_text("\n".join(kept) + "\n")
+    assert {run.key for run in SweepDir(sweep.path).plan().runs} == before
+
+
+def test_choose_by_names_the_weights(tmp_path):
+    def train(config, callback=None):
+        TRAIN(config)
+        if config.training.hyperparameters["lr"] == 0.1:
+            path = config.output / "records.jsonl"
+            lines = [json.loads(line) for line in path.read_text().splitlines()]
+            for line in lines:
+                line["value"] = 0.99 if line["average"] == "swad" else line["value"]
+            path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+    for choose_by, lr in (("best", 0.2), ("swad", 0.1)):
+        spec = dataclasses.replace(GRID, choose_by=choose_by, targets=("paper",))
+        sweep = started(tmp_path / choose_by, spec)
+        run_sweep(sweep, InProcessLauncher(train))
+        repeats = [run for run in sweep.plan().runs if run.stage == "repeat"]
+        assert {run.config.training.hyperparameters["lr"] for run in repeats} == {lr}
+
+
+def test_lodo_chooses_by_the_pairs_and_repeats_them_too(tmp_path):
+    spec = dataclasses.replace(GRID, select="lodo", targets=("paper",))
+
+    def accuracy(config):
+        # On its own validation split lr 0.1 is best, on held-out sources lr 0.3: fake_train gives targets 1 - value.
+        lr = config.training.hyperparameters["lr"]
+        if len(config.data.targets) == 1:
+            return {0.1: 0.9, 0.2: 0.5, 0.3: 0.5}[lr]
+        return {0.1: 0.9, 0.2: 0.5, 0.3: 0.2}[lr]
+
+    def train(config, callback=None):
+        fake_train(accuracy)(config)
+
+    sweep = started(tmp_path, spec)
+    plan = sweep.plan()
+    assert (len(plan.runs), plan.pending) == (3 * 4, 2 * 4)
+    status = run_sweep(sweep, InProcessLauncher(train))
+    assert status.complete
+    repeats = [run for run in sweep.plan().runs if run.stage == "repeat"]
+    assert {run.config.training.hyperparameters["lr"] for run in repeats} == {0.3}
+    assert len(repeats) == 8
+    selection = select(find_runs(sweep.path / "runs"), "lodo", "best")
+    assert [(result.target, result.trial) for result in selection] == [("paper", 0), ("paper", 1), ("paper", 2)]
+
+
+def test_a_failed_run_stops_nothing_and_is_retried_on_request(tmp_path):
+    spec = SweepSpec(datasets=("digits",), trials=(0,), averages=("swad",))
+    broken = {"paper"}
+
+    def train(config, callback=None):
+        if config.data.target in broken:
+            raise ValueError("the disk is full")
+        TRAIN(config)
+
+    sweep, log = started(tmp_path, spec), Log()
+    status = run_sweep(sweep, InProcessLauncher(train), display=log)
+    assert (status.count(State.DONE), status.count(State.FAILED)) == (3, 1)
+    assert not status.complete
+    ((name, failure),) = status.failed.items()
+    assert name.startswith("digits/erm/paper-0/")
+    assert failure.error == "ValueError: the disk is full"
+    assert any("the disk is full" in line for line in log.lines)
+
+    broken.clear()
+    launcher = InProcessLauncher(train)
+    assert run_sweep(sweep, launcher).count(State.FAILED) == 1  # not unasked
+    assert launcher.order == []
+    launcher = InProcessLauncher(train)
+    assert run_sweep(sweep, launcher, retry_failed=True).complete
+    assert len(launcher.order) == 1
+
+
+def test_a_search_with_a_failed_run_waits_unless_allowed(tmp_path):
+    spec = dataclasses.replace(GRID, targets=("paper",))
+
+    def train(config, callback=None):
+        if config.training.hyperparameters["lr"] == 0.1:
+            raise ValueError("the training diverged")
+        TRAIN(config)
+
+    sweep = started(tmp_path, spec)
+    status = run_sweep(sweep, InProcessLauncher(train))
+    assert status.waiting == 2
+    assert (status.count(State.DONE), status.total) == (2, 5)
+    allowed = SweepDir(sweep.path, allow_failed=True)
+    status = run_sweep(allowed, InProcessLauncher(train))
+    assert (status.count(State.DONE), status.waiting) == (4, 0)
+
+    def fail_at_last(config, callback=None):
+        if config.training.hyperparameters["lr"] == 0.3:
+            raise ValueError("the training diverged")
+        TRAIN(config)
+
+    status = run_sweep(started(tmp_path / "at once", spec, allow_failed=True), InProcessLauncher(fail_at_last))
+    assert (status.count(State.DONE), status.waiting) == (4, 0)
+
+
+def test_an_interrupted_sweep_resumes_without_repeating(tmp_path):
+    sweep = started(tmp_path, GRID)
+    count = 0
+
+    def interrupt(task):
+        nonlocal count
+        count += 1
+        if count == 4:
+            raise KeyboardInterrupt
+
+    launcher = InProcessLauncher(TRAIN, before=interrupt)
+    with pytest.raises(Interrupted, match=r"3 of 10 runs are finished. Run the same command again to continue"):
+        run_sweep(sweep, launcher)
+    assert launcher.stopped
+    assert launcher.queue == []
+    again = InProcessLauncher(TRAIN)
+    assert run_sweep(SweepDir(sweep.path), again).complete
+    assert {task.key for task in launcher.order} & {task.key for task in again.order} == set()
+    assert len(launcher.order) + len(again.order) == 10
+
+
+def test_a_sweep_is_extended_without_repeating(tmp_path):
+    spec = SweepSpec(datasets=("digits",), trials=(0,), averages=("swad",), targets=("paper",))
+    sweep = started(tmp_path, spec)
+    first = InProcessLauncher(TRAIN)
+    run_sweep(sweep, first)
+    sweep.add(dataclasses.replace(spec, trials=(0, 1), algorithms=("erm", "coral")))
+    second = InProcessLauncher(TRAIN)
+    assert run_sweep(sweep, second).total == 4
+    assert len(second.order) == 3
+    assert not {task.key for task in first.order} & {task.key for task in second.order}
+    only_new = InProcessLauncher(TRAIN)
+    later = dataclasses.replace(spec, trials=(5,))
+    sweep.add(later)
+    assert run_sweep(sweep, only_new, specs=[later]).total == 1
+
+
+def test_a_search_that_an_earlier_request_covers_is_not_repeated(tmp_path):
+    sweep = started(tmp_path, dataclasses.replace(GRID, averages=("swad", "ema")))
+    run_sweep(sweep, InProcessLauncher(TRAIN))
+    sweep.add(GRID)
+    launcher = InProcessLauncher(TRAIN)
+    assert run_sweep(sweep, launcher).complete
+    assert launcher.order == []
+    assert run_sweep(sweep, launcher, specs=[GRID]).total == 10
+    # Nor is it if both wait for the choice.
+    both = started(tmp_path / "both", dataclasses.replace(GRID, averages=("swad", "ema")), GRID)
+    launcher = InProcessLauncher(TRAIN)
+    assert both.plan().total == run_sweep(both, launcher).total == len(launcher.order) == 10
+
+
+def test_the_smaller_of_two_requests_alone_trains_the_runs_of_the_larger(tmp_path):
+    """Its own repeats would be replaced by those of the larger request as soon as the choice is known."""
+    sweep = started(tmp_path, dataclasses.replace(GRID, averages=("swad", "ema")), GRID)
+    launcher = InProcessLauncher(TRAIN)
+    assert run_sweep(sweep, launcher, specs=[GRID]).total == len(launcher.order) == 10
+    again = InProcessLauncher(TRAIN)
+    assert run_sweep(SweepDir(sweep.path), again, specs=[GRID]).complete
+    assert run_sweep(SweepDir(sweep.path), again).complete
+    assert again.order == []
+    assert {task.config.evaluation.averages for task in launcher.order} == {("swad", "ema")}
+
+
+def test_runs_that_wait_for_one_choice_are_counted_once(tmp_path):
+    sweep = started(tmp_path, GRID, dataclasses.replace(GRID, trials=(0, 1, 2, 3)))
+    assert (len(sweep.plan().runs), sweep.plan().pending) == (6, 2 * 3)
+    other = dataclasses.replace(GRID, choose_by="swad", trials=(0, 1))
+    assert sweep.plan([GRID, other]).pending == 2 * 2 + 2
+    assert run_sweep(sweep, InProcessLauncher(TRAIN)).total == 12
+
+
+def test_a_run_that_another_process_trains_is_waited_for(tmp_path, monkeypatch):
+    monkeypatch.setattr(run_module, "POLL_SECONDS", 0.01)
+    spec = SweepSpec(datasets=("digits",), trials=(0,), averages=("swad",), targets=("paper", "board"))
+    sweep = started(tmp_path, spec)
+    elsewhere, here = sweep.plan().runs
+    elsewhere.config.output.mkdir(parents=True)
+    lock = FileLock(elsewhere.config.output / LOCK)
+    assert sweep.state(elsewhere) is State.RUNNING
+
+    def finish_elsewhere(task):
+        lock.release()
+
+    launcher, log = InProcessLauncher(TRAIN, before=finish_elsewhere), Log()
+    assert run_sweep(sweep, launcher, display=log).complete
+    assert [task.key for task in launcher.order] == [here.key, elsewhere.key]
+    assert "waiting for 1 run that other processes are training" in log.lines[0]
+
+
+@pytest.mark.parametrize("failed", [False, True])
+def test_a_search_that_another_process_completes_is_continued(tmp_path, monkeypatch, failed):
+    monkeypatch.setattr(run_module, "POLL_SECONDS", 0.01)
+    sweep = started(tmp_path, dataclasses.replace(GRID, targets=("paper",)), allow_failed=True)
+    elsewhere = sweep.plan().runs[0].config
+    elsewhere.output.mkdir(parents=True)
+    lock = FileLock(elsewhere.output / LOCK)
+
+    def end_elsewhere(task):
+        lock.release()
+        if failed:
+            write_failure(elsewhere.output, "out of memory")
+        elif not (elsewhere.output / DONE).exists():
+            TRAIN(elsewhere)
+
+    launcher = InProcessLauncher(TRAIN, before=end_elsewhere)
+    status = run_sweep(sweep, launcher)
+    assert (status.count(State.DONE), status.groups[0].waiting) == (4 if failed else 5, 0)
+    assert len(launcher.order) == 4
+
+
+def test_waiting_for_other_processes_is_no_busy_loop(tmp_path, monkeypatch):
+    monkeypatch.setattr(run_module, "POLL_SECONDS", 0.1)
+    spec = SweepSpec(datasets=("digits",), trials=(0,), averages=("swad",), targets=("paper",))
+    sweep = started(tmp_path, spec)
+    (run,) = sweep.plan().runs
+    run.config.output.mkdir(parents=True)
+    lock = FileLock(run.config.output / LOCK)
+    threading.Timer(0.5, lock.release).start()
+    waits = []
+
+    class Launcher(InProcessLauncher):
+        def wait(self, timeout=None):
+            waits.append(timeout)
+            return super().wait(timeout)
+
+    assert run_sweep(sweep, Launcher(TRAIN)).complete
+    assert len(waits) < 10
+
+
+def test_a_second_scheduler_is_refused(tmp_path):
+    sweep = started(tmp_path, GRID)
+    with (
+        FileLock(sweep.path / "scheduler.lock"),
+        pytest.raises(ConfigError, match=f"process {os.getpid()} runs the sweep"),
+    ):
+        run_sweep(sweep, InProcessLauncher(TRAIN))
+
+
+def test_a_run_that_keeps_being_interrupted_is_given_up(tmp_path):
+    def train(config, callback=None):
+        raise KeyboardInterrupt
+
+    spec = SweepSpec(datasets=("digits",), trials=(0,), averages=("swad",), targets=("paper",))
+    sweep, launcher = started(tmp_path, spec), InProcessLauncher(train)
+    status = run_sweep(sweep, launcher)
+    assert status.count(State.PENDING) == 1
+    assert len(launcher.order) == run_module.MAX_STARTS
+
+
+@pytest.mark.slow
+def test_real_runs_through_the_paper_protocol(tmp_path):
+    """Nothing is replaced: real trainings, records, choice and selection."""
+    spec = SweepSpec(
+        protocol="paper",
+        datasets=("digits",),
+        targets=("paper",),
+        trials=(0, 1),
+        grid={"lr": (1e-5, 1e-2)},
+        averages=("swad:n_converge=2", "ema"),
+        options={"steps": 12, "evaluate_every": 4, "hyperparameters": {"batch_size": 8}},
+    )
+    sweep = started(tmp_path, spec)
+    status = run_sweep(sweep, InProcessLauncher())
+    assert status.complete
+    assert status.total == 3
+    assert status.groups[0].seconds > 0
+    runs = find_runs(sweep.path / "runs")
+    chosen = {run.hyperparameters["lr"] for run in runs if run.trial == 1}
+
+    best = max((run for run in runs if run.trial == 0), key=accuracy_of)
+    assert chosen == {best.hyperparameters["lr"]}
+    assert [result.trial for result in select(runs, "iid", "swad")] == [0, 1]
+
+
+def accuracy_of(run):
+    """The mean accuracy of `best` over the sources' validation splits, written out."""
+    values = [
+        record.value
+        for record in read_records(run.path)
+        if record.metric == "accuracy"
+        and record.average == "best"
+        and record.split == "out"
+        and record.domain not in run.targets
+    ]
+    assert len(values) == 3
+    return sum(values) / 3
+
+
+def test_status_counts_every_state(tmp_path):
+    spec = SweepSpec(datasets=("digits",), trials=(0,), averages=("swad",))
+    sweep = started(tmp_path, spec)
+    done, failed, running, _ = sweep.plan().runs
+    TRAIN(done.config)
+    write_failure(failed.config.output, "out of memory", ["Traceback", "RuntimeError: out of memory"])
+    running.config.output.mkdir(parents=True)
+    with FileLock(running.config.output / LOCK):
+        status = read_status(sweep)
+    assert {state: status.count(state) for state in State} == dict.fromkeys(State, 1)
+    assert status.seconds_left() == 2.0 * (1 + 0.5)  # one pending, and half of the running one
+    assert read_status(sweep).count(State.RUNNING) == 0
+
+
+def test_after_an_interrupt_runs_that_continue_are_counted(tmp_path):
+    class JobLauncher(InProcessLauncher):
+        def wait(self, timeout=None):
+            return [dataclasses.replace(outcome, elsewhere=True) for outcome in super().wait(timeout)]
+
+    def interrupt(task):
+        raise KeyboardInterrupt
+
+    sweep, lines = SweepDir(tmp_path), []
+    sweep.add(SweepSpec(targets=("paper",), trials=(0, 1)))
+    with pytest.raises(Interrupted):
+        run_sweep(sweep, JobLauncher(before=interrupt), display=Display(lines.append))
+    assert lines[-1] == "jobs or other processes continue with 2 runs"

@@ -1,0 +1,90 @@
+"""A run without a target in everything that measures saved weights, beside one with a target, and on the page."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from helpers.pages import build_page
+from helpers.runs import short
+from swad.testbed.experiments import tune
+from swad.testbed.experiments.finished_runs import open_runs
+from swad.testbed.experiments.flatness_report import measure_flatness, report_flatness
+from swad.testbed.experiments.run_bounds import run_bounds
+from swad.testbed.experiments.run_flatness import FlatnessConfig, run_curvature
+from swad.testbed.experiments.run_robustness import CorruptionConfig, measure_robustness, report_robustness
+from swad.testbed.experiments.run_surface import measure_surfaces, report_surfaces
+from swad.testbed.results.method_results import collect_results
+from swad.testbed.results.run_tables import accuracy_table
+from swad.testbed.results.runs import find_runs
+from swad.testbed.results.tables import Table
+from swad.testbed.training.loop import RunError, train
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory):
+    root = tmp_path_factory.mktemp("runs")
+    for target in ("none", "paper"):
+        train(
+            short(
+                root / f"{target}-0", target=target, steps=6, evaluate_every=2, keep_segments=True, snapshots=(2, 4, 6)
+            )
+        )
+    return root
+
+
+def tables(report) -> dict[str, Table]:
+    return {table.title: table for table in report.tables if isinstance(table, Table)}
+
+
+def test_tables_and_page_keep_both_kinds_of_accuracy_apart(both):
+    runs = find_runs(both)
+    benchmark, shipped = collect_results(runs)
+    table = accuracy_table(shipped)
+    assert (table.title, table.columns) == ("digits, no target", ("Validation",))
+    for method, row in zip(shipped.methods, table.rows, strict=True):
+        (run,) = (run for run in runs if not run.targets)
+        final = [r.value for r in run.records if (r.metric, r.split, r.average) == ("accuracy", "out", method.average)]
+        assert len(final) == 4
+        assert row.cells[0].value == pytest.approx(100 * sum(final) / 4)
+    assert "No target: trained on all domains. Mean accuracy in % on their validation splits" in table.notes[0]
+    assert accuracy_table(benchmark).columns == ("paper", "Avg.", "In-domain")
+    page = build_page(runs)
+    assert "<h3>No target<span" in page
+    assert 'paper<span class="as"> as target' in page
+    assert "none<span" not in page
+    assert "mean over targets; without a target, mean over the validation or test splits of all domains" in page
+    seeds = [replace(run, config={**run.config, "seed": seed}) for seed in (0, 1) for run in runs if not run.targets]
+    assert "Accuracy in %, mean over targets" not in build_page(seeds)
+
+
+def test_weights_without_a_target_are_measured_on_seen_domains(both, tmp_path):
+    runs, _ = open_runs([both])
+    weights = [(run, ["best", "swad"]) for run in runs]
+    files = {"output": tmp_path, "formats": ()}  # drawn, but not saved
+    names = measure_flatness(weights, FlatnessConfig((0.0, 1.0), 4, n_images=4))
+    flat = tables(report_flatness(names, **files))
+    assert [title.removesuffix(", for these weights only") for title in flat if ": F on" in title] == [
+        "digits, no target, none: F on seen domains",
+        "digits, paper: F on seen domains",
+        "digits, paper: F on unseen domains",
+    ]
+    paths, _ = measure_surfaces([both], steps=2, n_images=4)
+    (points,) = tables(report_surfaces(paths, **files)).values()
+    unseen = {row.name.split(",")[0]: row.cells[1].number for row in points.rows}
+    assert unseen["none"] == "–" != unseen["paper"]
+    config = CorruptionConfig(("fog",), (1,), n_images=4)
+    errors = tables(report_robustness(measure_robustness(weights, config), **files))
+    corrupted = [title for title in errors if title.startswith("Corruption error")]
+    names = ("digits, seen", "digits, unseen", "digits, no target, seen")
+    assert corrupted == [f"Corruption error: {name}" for name in names]
+    none = next(run for run in runs if run.name == "none-0")
+    rows = run_curvature(none, ["swad"], FlatnessConfig(n_images=2), n_eigenvalues=1, trace_vectors=2)
+    assert {row["domain"] for row in rows} == {"seen", "board", "clutter", "outline", "paper"}
+    with pytest.raises(RunError, match=r"the bounds need a target, but .* has none"):
+        run_bounds(none, "swad", [0.1])
+    rows = {row.target: row for row in tune.sensitivity([both], tune.grid((1,), (1,), (0.0,)))}
+    assert rows["none"].validation is not None
+    assert rows["none"].target_in is None
+    assert rows["paper"].target_in is not None

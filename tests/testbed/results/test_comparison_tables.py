@@ -1,0 +1,105 @@
+"""Comparisons as tables and CSV."""
+
+import csv
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from helpers.accuracies import results_of
+from helpers.run_tree import write_run
+from swad.testbed.results.comparison_tables import (
+    FIELDS,
+    comparisons_csv,
+    comparisons_table,
+    comparisons_tables,
+)
+from swad.testbed.results.comparisons import ALL_DATASETS, compare_methods, compare_over_datasets
+from swad.testbed.results.method_results import DatasetResults, collect_results
+from swad.testbed.results.run_data import RunData
+from swad.testbed.results.runs import find_runs
+
+
+@pytest.fixture(scope="module")
+def results(runs: list[RunData], tmp_path_factory: pytest.TempPathFactory) -> list[DatasetResults]:
+    """PACS with two trials, and another dataset with one."""
+    root = tmp_path_factory.mktemp("other")
+    for target in ("ink", "outline"):
+        write_run(root / target, dataset="digits", domains=("ink", "outline"), target=target)
+    return collect_results([*runs, *find_runs(root)])
+
+
+def test_the_table_shows_every_number_of_a_comparison(results: list[DatasetResults]) -> None:
+    comparisons = compare_methods(results[0])
+    table = comparisons_table(comparisons)
+    assert table.title == "Comparisons with ERM (best)"
+    assert table.columns == ("Points", "95 % interval", "p", "Corrected p", "n")
+    shown = {row.name: [cell.printed for cell in row.cells] for row in table.rows}
+    swad = next(c for c in comparisons if c.method == "SWAD")
+    assert swad.is_clear
+    assert shown["SWAD"] == [
+        f"{100 * swad.difference:+.2f} ↑",
+        f"{100 * swad.test.low:+.2f} to {100 * swad.test.high:+.2f}",
+        "0.0078",  # 2 of 256 sign patterns
+        "0.031",  # of four methods
+        "8 runs",
+    ]
+    assert r"$\uparrow$" in table.latex()
+    assert not any("One trial" in note for note in table.notes)
+    assert "Over runs: a difference would hold for another training on these targets." in table.notes[0]
+
+
+def test_one_trial_shows_differences_and_claims_nothing(results: list[DatasetResults]) -> None:
+    table = comparisons_table(compare_methods(results[1]))
+    for row in table.rows:
+        assert [cell.printed for cell in row.cells[1:]] == ["–", "–", "–", "2 runs"]
+        assert row.cells[0].mark == ""
+    assert any(note.startswith("One trial shows no spread") for note in table.notes)
+    assert not any("p is exact" in note for note in table.notes)
+
+
+def test_few_units_are_marked_with_t(results: list[DatasetResults]) -> None:
+    table = comparisons_table(compare_methods(results[0], unit="trials"))
+    assert {row.cells[-1].printed for row in table.rows} == {"2 trials, t"}
+
+
+def test_several_datasets_have_a_column_or_a_table_each(results: list[DatasetResults]) -> None:
+    comparisons = compare_over_datasets(results)
+    assert comparisons_table(comparisons).columns[0] == "Dataset"
+    tables = comparisons_tables(comparisons)
+    assert [table.title.removeprefix("Comparisons with ERM (best): ") for table in tables] == [
+        "PACS",
+        "digits",
+        ALL_DATASETS,
+    ]
+    assert [bool(table.notes) for table in tables] == [False, False, True]
+    assert sum(len(table.rows) for table in tables) == len(comparisons)
+    assert comparisons_tables([]) == []
+    assert comparisons_tables(comparisons, ["Further."])[-1].notes[-1] == "Further."
+    assert comparisons_tables(comparisons[:1], ["Further."])[0].notes[-1] == "Further."
+
+
+def test_the_csv_has_full_precision_and_a_verdict(results: list[DatasetResults]) -> None:
+    comparisons = compare_over_datasets(results)
+    rows = list(csv.DictReader(io.StringIO(comparisons_csv(comparisons))))
+    assert tuple(rows[0]) == tuple(FIELDS)
+    assert len(rows) == len(comparisons)
+    for row, comparison in zip(rows, comparisons, strict=True):
+        assert float(row["difference"]) == 100 * comparison.difference
+        assert row["p"] == ("" if comparison.test.p is None else str(comparison.test.p))
+    verdicts = {(row["dataset"], row["method"]): row["verdict"] for row in rows}
+    assert verdicts["PACS", "SWAD"] == "better"
+    assert verdicts["PACS", "ERM (last)"] == "worse"
+    assert verdicts["digits", "SWAD"] == "no test"
+
+
+def test_identical_differences_are_explained() -> None:
+    base = np.full((1, 3), 0.5)
+    comparisons = compare_methods(results_of({"ERM (best)": base, "SWAD": base + 0.1}, targets="a"))
+    assert any(note.startswith("No test where all paired differences") for note in comparisons_table(comparisons).notes)
+
+
+def test_the_report_of_an_empty_list_is_empty(tmp_path: Path) -> None:
+    assert comparisons_table([]).rows == ()
+    assert comparisons_csv([]).count("\n") == 1

@@ -1,0 +1,144 @@
+"""The settings of a run: built from flat names, checked, stored and compared."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import json
+import pydoc
+
+import pytest
+
+from helpers.runs import short
+from swad.testbed.training.config import SECTIONS, SETTINGS, TITLES, ConfigError, RunConfig
+from swad.testbed.training.loop import train
+from swad.testbed.training.resolve import resolve
+
+
+def test_flat_names_build_the_sections(tmp_path):
+    config = RunConfig.from_options(dataset="digits", target="paper", output=tmp_path, steps=10, workers=0)
+    assert config.training.steps == 10
+    assert config.machine.workers == 0
+    assert config.replace(steps=20).training.steps == 20
+    assert config.replace(steps=20).machine == config.machine
+    assert config.options()["steps"] == 10
+
+
+def test_unknown_and_missing_names_are_refused_together(tmp_path):
+    with pytest.raises(ConfigError) as caught:
+        RunConfig.from_options(dataset="digits", target="paper", output=tmp_path, step=10, averge=("swad",))
+    assert caught.value.problems == (
+        "there is no setting 'step': did you mean 'steps'?",
+        "there is no setting 'averge': did you mean 'averages'?",
+    )
+    with pytest.raises(ConfigError, match="target is required"):
+        RunConfig.from_options(dataset="digits", output=tmp_path)
+    with pytest.raises(ConfigError, match="output is required"):
+        train({"dataset": "digits", "target": "paper"})
+
+
+def test_every_field_has_a_help_text_and_a_role():
+    for setting in SETTINGS.values():
+        assert setting.help.endswith((".", "?")), setting.name
+        assert setting.role in ("identity", "hyperparameter", "protocol", "machine", "output")
+    assert TITLES.keys() == SECTIONS.keys()
+    assert len(SETTINGS) == sum(len(dataclasses.fields(section)) for section in SECTIONS.values())
+
+
+def test_help_shows_every_field_with_type_default_and_help_text():
+    def shown(documented):
+        return " ".join(inspect.getdoc(documented).split())
+
+    for setting in SETTINGS.values():
+        for documented in (SECTIONS[setting.section], RunConfig.from_options):
+            assert f"{setting.name} (" in shown(documented)
+            assert f"): {' '.join(setting.help.split())}" in shown(documented)
+    assert "steps (int | None = None): Optimizer steps." in shown(SECTIONS["training"])
+    assert "dataset (str, required): Dataset" in shown(SECTIONS["data"])
+    assert "input_pipeline (Literal['torchvision', 'gpu'] | None = None):" in shown(SECTIONS["data"])
+    assert "data_dir (Path | None = None):" in shown(SECTIONS["data"])
+    for field in dataclasses.fields(RunConfig):
+        assert f"{field.name} (" in shown(RunConfig)
+    assert "data (DataConfig, required): The data: which domain" in shown(RunConfig)
+    assert "model (ModelConfig = ModelConfig()): The network and its initial weights." in shown(RunConfig)
+    assert "log (tuple[str, ...] = ()):" in pydoc.render_doc(SECTIONS["files"])
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"steps": 0}, "steps must be a whole number of at least 1, got 0"),
+        ({"trial": True}, "trial must be a whole number of at least 0, got True"),
+        ({"engine": "fast"}, "engine must be one of auto, eager, graph, compile, got 'fast'"),
+        ({"freeze_bn": "no"}, "freeze_bn must be True or False, got 'no'"),
+        ({"clip": -1.0}, "clip must be a number above 0, got -1.0"),
+        ({"clip": "x"}, "clip must be a number above 0, got 'x'"),
+        ({"report_live": False, "averages": ()}, "a run without report_live needs at least one average"),
+        ({"dataset_options": {"domains": {"a"}}}, "dataset_options are stored as JSON, which takes numbers, texts"),
+    ],
+)
+def test_a_value_that_violates_its_declaration_is_a_problem(options, problem, tmp_path):
+    (found,) = short(tmp_path, **options).problems()
+    assert found.startswith(problem)
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"averages": None}, "averages must be a list, each a text, got None"),
+        ({"averages": [1]}, "averages must be a list, each a text, got [1]"),
+        ({"target": 3}, "target must be a text or a list, each a text, got 3"),
+        ({"snapshots": 5}, "snapshots must be a list, each a whole number, got 5"),
+        ({"image_mean": 0.5}, "image_mean must be a list, each a number, got 0.5"),
+        ({"image_std": (0.5, "x")}, "image_std must be a list, each a number, got (0.5, 'x')"),
+        ({"hyperparameters": "lr=3"}, "hyperparameters must be a dictionary, got 'lr=3'"),
+        ({"data_dir": 3}, "data_dir must be a path, got 3"),
+        ({"dataset": None}, "dataset must be a text, got None"),
+        ({"output": None}, "output must be a path, got None"),
+    ],
+)
+def test_a_value_of_another_type_is_a_problem(options, problem, tmp_path):
+    with pytest.raises(ConfigError) as caught:
+        train({"dataset": "digits", "target": "paper", "output": tmp_path, **options})
+    assert caught.value.problems == (problem,)
+
+
+def test_only_a_config_or_a_dictionary_is_trained(tmp_path):
+    with pytest.raises(ConfigError, match="the settings of a run are a RunConfig or a dictionary, got 'runs/paper-0'"):
+        train("runs/paper-0")
+
+
+def test_json_round_trip(tmp_path):
+    config = resolve(short(tmp_path, target=("paper", "board"), snapshots=(4, 2)))
+    back = RunConfig.from_json(json.loads(json.dumps(config.to_json())), tmp_path)
+    assert back == config
+    assert resolve(back) == config
+
+
+def test_a_config_file_of_another_version_is_refused(tmp_path):
+    newer = resolve(short(tmp_path)).to_json()
+    newer["config"]["data"]["from_the_future"] = 1
+    for content in ({"dataset": "digits"}, newer):
+        with pytest.raises(ConfigError, match="was written by another version of swad: train the run again"):
+            RunConfig.from_json(content, tmp_path)
+
+
+def test_a_resumed_run_may_change_the_machine_and_nothing_that_alters_results(tmp_path):
+    config = resolve(short(tmp_path))
+    free = {"workers", "device", "engine", "strategy", "cache", "checkpoint_every", "branch_from", "log", "data_dir"}
+    assert {name for name, setting in SETTINGS.items() if setting.free_on_resume} == free
+    assert not config.replace(engine="eager", workers=3, cache=tmp_path).differences(config.to_json())
+    assert config.replace(threads=2, seed=5, hyperparameters={"lr": 1.0}).differences(config.to_json()) == [
+        "batch_size was 8, now None",
+        "dropout was 0.0, now None",
+        "lr was 0.08, now 1.0",
+        "weight_decay was 0.0, now None",
+        f"seed was {config.training.seed}, now 5",
+        "threads was 1, now 2",
+    ]
+
+
+def test_runs_of_earlier_versions_can_still_be_read(tmp_path):
+    content = RunConfig.from_options(dataset="digits", target="paper", output=tmp_path).to_json()
+    content["config"]["files"]["tensorboard"] = True
+    assert RunConfig.from_json(content, tmp_path).files.log == ()

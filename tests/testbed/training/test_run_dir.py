@@ -1,0 +1,376 @@
+"""One run per directory, and no file that is written by half."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+import signal
+import time
+from pathlib import Path
+from random import Random
+
+import pytest
+import torch
+
+from helpers import HELPERS
+from helpers.forked import run
+from helpers.runs import RecordingCallback, crash_at, interrupt_at, require_same, short
+from swad.averaging import segment_log
+from swad.testbed.experiments.saved_run import open_run
+from swad.testbed.results import runs
+from swad.testbed.results.records import RecordError, RecordWriter
+from swad.testbed.training import loop
+from swad.testbed.training.config import ConfigError, RunConfig
+from swad.testbed.training.loop import Interrupted, RunError, train
+from swad.testbed.training.resolve import resolve
+from swad.util.images import DataError
+
+
+def test_the_result_of_a_finished_run_is_returned_without_training(finished_run):
+    before = {path: path.stat().st_mtime_ns for path in finished_run.rglob("*")}
+    callback = RecordingCallback()
+    result = train(short(finished_run), callback=callback)
+    assert callback.events == ["end"]
+    assert result.target_accuracy("swad") == result.scores["swad"]["paper"]["in"]["accuracy"]
+    assert before == {path: path.stat().st_mtime_ns for path in finished_run.rglob("*")}
+
+
+def test_only_the_main_process_reports_a_finished_run(finished_run, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "1")
+    callback = RecordingCallback()
+    assert train(short(finished_run), callback=callback).scores
+    assert callback.events == []
+
+
+def test_a_run_that_failed_before_its_first_evaluation_is_not_reported(tmp_path):
+    train(short(tmp_path / "paper-0"))
+    with pytest.raises(ZeroDivisionError):
+        train(short(tmp_path / "board-0", target="board"), callback=crash_at(1))
+    found = runs.find_runs(tmp_path)
+    assert [run.targets for run in found] == [("paper",)]
+
+
+def test_a_run_that_failed_before_its_first_evaluation_frees_its_directory(tmp_path, image_folder):
+    settings = {"dataset": "folder", "network": "test_resnet", "weights": "random", "averages": (), "steps": 1}
+    settings |= {"hyperparameters": {"batch_size": 2}, "evaluate_every": 1, "target": "snow", "workers": 0}
+    with pytest.raises(DataError, match="is not one; check the path"):
+        train(short(tmp_path / "run", **settings, data_dir=tmp_path / "nowhere"))
+    assert train(short(tmp_path / "run", **settings, data_dir=image_folder)).steps == 1
+    with pytest.raises(RunError, match="contains a run with other settings"):
+        train(short(tmp_path / "run", **settings, data_dir=tmp_path / "nowhere"))
+
+
+def test_other_settings_are_refused_and_named(tmp_path, finished_run):
+    with pytest.raises(RunError, match=r"trial was 0, now 1\): use the same settings"):
+        train(short(finished_run, trial=1))
+    run_dir = tmp_path / "run"
+    with pytest.raises(Interrupted):
+        train(short(run_dir), callback=interrupt_at(6))
+    with pytest.raises(RunError) as caught:
+        train(short(run_dir, hyperparameters={"batch_size": 8, "lr": 0.1}))
+    assert "(lr was 0.08, now 0.1)" in str(caught.value)
+    assert "\n" not in str(caught.value)
+    train(short(run_dir, workers=1, checkpoint_every=8))  # settings of the machine may change
+    require_same(finished_run, run_dir)
+
+
+def test_an_image_folder_may_be_named_by_another_path(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    one = resolve(RunConfig.from_options(dataset="folder", target="a", output="run", data_dir=Path("images")))
+    other = resolve(one.replace(data_dir=tmp_path / "x" / ".." / "images"))
+    assert not other.differences(one.to_json())
+    stored = one.to_json()
+    stored["config"]["data"]["data_dir"] = "images"
+    assert not other.differences(stored)
+
+
+def test_a_directory_that_another_process_writes_is_refused(tmp_path):
+    run_dir = tmp_path / "run"
+    with RecordWriter(run_dir), pytest.raises(RunError, match="is being written by process"):
+        train(short(run_dir))
+    assert sorted(path.name for path in run_dir.iterdir()) == ["records.jsonl", "run.lock"]
+
+
+@pytest.mark.slow
+def test_a_run_resumes_after_the_kernel_refused_a_checkpoint(tmp_path, finished_run):
+    """The kernel refuses part of the file; with space again the run resumes as if nothing had happened."""
+    run_dir = tmp_path / "run"
+    ended = run([HELPERS / "run_worker.py", run_dir], env={**os.environ, "LIMIT_FILE_SIZE": "100000"})
+    assert ended.stdout.startswith("RunError: cannot write "), ended
+    assert "File too large" in ended.stdout
+    assert len(ended.stdout.splitlines()) == 1
+    assert not list(run_dir.rglob("*.partial"))
+    train(short(run_dir))
+    require_same(finished_run, run_dir)
+
+
+@pytest.mark.parametrize("place", ["checkpoint", "weights"])
+def test_a_full_disk_is_reported_in_one_line(tmp_path, finished_run, monkeypatch, place):
+    run_dir = tmp_path / "run"
+    real = os.replace
+
+    def full(source, target):
+        if place in str(target):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(source, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", full)
+        with pytest.raises(
+            RunError, match="No space left on device; free disk space, then run the same command again"
+        ) as caught:
+            train(short(run_dir))
+    assert "\n" not in str(caught.value)
+    assert not list(run_dir.rglob("*.partial"))
+    train(short(run_dir))
+    require_same(finished_run, run_dir)
+
+
+def test_a_directory_that_cannot_be_written_is_reported(tmp_path, monkeypatch):
+    file = tmp_path / "file"
+    file.write_text("")
+    with pytest.raises(RunError, match="is a file: choose a directory"):
+        train(short(file))
+    with pytest.raises(RunError, match=r"(?i)not a directory"):
+        train(short(file / "run"))
+
+    def read_only(*args):
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(os, "open", read_only)
+    with pytest.raises(RunError, match=r"(?i)read-only file system"):
+        train(short(tmp_path / "run"))
+
+
+def test_partial_files_of_a_killed_process_are_removed(tmp_path, finished_run):
+    run_dir = tmp_path / "run"
+    with pytest.raises(Interrupted):
+        train(short(run_dir), callback=interrupt_at(6))
+    partial = run_dir / "checkpoint" / "state.pt.123-0a1b2c3d.partial"
+    partial.write_bytes(b"half a checkpoint")
+    train(short(run_dir))
+    assert not partial.exists()
+    require_same(finished_run, run_dir)
+
+
+def test_partial_files_of_others_in_the_run_directory_stay(tmp_path):
+    """A run in the current directory must not remove a download there, or the file that a run below it writes."""
+    run_dir = tmp_path / "run"
+    others = [run_dir / "movie.partial", run_dir / "other-run" / "weights" / "swad.safetensors.123-0a1b2c3d.partial"]
+    for path in others:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"half a file")
+    train(short(run_dir))
+    assert all(path.exists() for path in others)
+
+
+def test_a_damaged_checkpoint_is_reported_in_one_line(tmp_path):
+    run_dir = tmp_path / "run"
+    with pytest.raises(Interrupted):
+        train(short(run_dir), callback=interrupt_at(6))
+    (run_dir / "checkpoint" / "state.pt").write_bytes(b"not a checkpoint")
+    with pytest.raises(
+        RunError, match=r"cannot read .*state.pt .*: remove .*checkpoint to start the run again"
+    ) as caught:
+        train(short(run_dir))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_run_that_another_process_just_finished_is_not_erased(tmp_path, finished_run, monkeypatch):
+    """The other process finishes after this one looked for a result and before it has the lock."""
+    run_dir = tmp_path / "run"
+    shutil.copytree(finished_run, run_dir)
+    real, calls = loop.read_result, []
+
+    def too_early(config):
+        calls.append(config)
+        return None if len(calls) == 1 else real(config)
+
+    monkeypatch.setattr(loop, "read_result", too_early)
+    callback = RecordingCallback()
+    result = train(short(run_dir), callback=callback)
+    assert calls
+    assert callback.events == ["end"]
+    assert result.scores == train(short(finished_run)).scores
+    require_same(finished_run, run_dir)
+
+
+def flip(path: Path, position: int, bit: int = 0) -> None:
+    """Flip one bit of a file."""
+    content = bytearray(path.read_bytes())
+    content[position] ^= 1 << bit
+    path.write_bytes(bytes(content))
+
+
+def interrupted(run_dir: Path, **changes: object) -> Path:
+    """A run that was interrupted after step 6 of 24."""
+    with pytest.raises(Interrupted):
+        train(short(run_dir, **changes), callback=interrupt_at(6))
+    return run_dir
+
+
+def test_a_flipped_bit_in_a_checkpoint_is_noticed(tmp_path):
+    state = interrupted(tmp_path / "run") / "checkpoint" / "state.pt"
+    flip(state, state.stat().st_size // 2)
+    with pytest.raises(RunError, match=r"cannot read .*state.pt .*checksum.*: remove .*checkpoint to start"):
+        train(short(tmp_path / "run"))
+
+
+def test_a_flipped_bit_in_the_records_of_an_interrupted_run_is_noticed(tmp_path):
+    records = interrupted(tmp_path / "run") / "records.jsonl"
+    flip(records, records.read_bytes().index(b'"value":') + 8)
+    with pytest.raises(RunError, match="changed since the checkpoint was saved: restore the file"):
+        train(short(tmp_path / "run"))
+
+
+@pytest.mark.parametrize("name", ["config.json", "records.jsonl"])
+def test_a_flipped_bit_in_a_finished_run_changes_no_table_unnoticed(tmp_path, finished_run, name):
+    run_dir = Path(shutil.copytree(finished_run, tmp_path / "run"))
+    flip(run_dir / name, (run_dir / name).read_bytes().rindex(b"0"))
+    with pytest.raises(RecordError, match=f"{name} changed after the run finished .*: restore the file"):
+        runs.load_run(run_dir)
+    with pytest.raises(RunError, match=f"{name} changed after the run finished"):
+        train(short(run_dir))
+    with pytest.raises(RunError, match=f"{name} changed after the run finished"):
+        open_run(run_dir)
+
+
+def test_a_flipped_bit_in_a_result_is_noticed(tmp_path, finished_run):
+    done = Path(shutil.copytree(finished_run, tmp_path / "run")) / "done.json"
+    flip(done, done.read_bytes().index(b'"accuracy": 0.') + 14)
+    with pytest.raises(RunError, match=r"done.json is damaged: restore"):
+        train(short(done.parent))
+
+
+def test_the_settings_of_the_checkpoint_count(tmp_path):
+    run_dir = interrupted(tmp_path / "run")
+    (run_dir / "config.json").unlink()
+    with pytest.raises(RunError, match=r"other settings \(lr was 0.08, now 0.1\)"):
+        train(short(run_dir, hyperparameters={"batch_size": 8, "lr": 0.1}))
+
+
+def test_other_images_are_refused_although_their_number_is_the_same(tmp_path, noise_folder):
+    settings = {"dataset": "folder", "data_dir": noise_folder, "target": "a", "network": "test_resnet"}
+    settings |= {"weights": "random", "workers": 0, "averages": (), "hyperparameters": {"batch_size": 2}}
+    interrupted(tmp_path / "run", **settings)
+    shutil.copy(noise_folder / "b" / "dark" / "0.png", noise_folder / "b" / "dark" / "9.png")
+    with pytest.raises(RunError, match=r"the data changed since .* \(b: other files or sizes\): restore the images"):
+        train(short(tmp_path / "run", **settings))
+
+
+JUNK = [{}, [], 3, "text", None, {"checksums": {}}, {"checksums": 1}, 10**400, {"config": 5, "format": 2, "roles": 0}]
+
+
+@pytest.mark.parametrize("name", ["done.json", "config.json"])
+@pytest.mark.parametrize("content", [*map(json.dumps, JUNK), "[" * 100_000, "1" * 5000, "{", "\x00"], ids=range(13))
+def test_json_of_another_shape_is_one_line(tmp_path, finished_run, name, content):
+    run_dir = Path(shutil.copytree(finished_run, tmp_path / "run"))
+    (run_dir / name).write_text(content)
+    for use in (lambda: train(short(run_dir)), lambda: open_run(run_dir)):
+        with pytest.raises((RunError, ConfigError)) as caught:
+            use()
+        assert "\n" not in str(caught.value)
+    if content != "{}" or name != "done.json":
+        try:
+            runs.load_run(run_dir)
+        except RecordError as error:
+            assert "\n" not in str(error)
+
+
+def test_settings_of_other_types_are_one_line(tmp_path, finished_run):
+    """Without checksums, since a whole new `config.json` with matching checksums may be written as well."""
+    content = json.loads((finished_run / "config.json").read_text())
+    random = Random(0)
+    values = [None, 5, -1, 1e400, 10**400, "x", [], {}, [[[]]], {"a": 1}, True]
+    for _ in range(300):
+        changed = json.loads(json.dumps(content))
+        section = changed["config"][random.choice(list(changed["config"]))]
+        section[random.choice(list(section))] = random.choice(values)
+        try:
+            RunConfig.from_json(changed, tmp_path).differences(content)
+            short(tmp_path).differences(changed)
+        except ConfigError as error:
+            assert "\n" not in str(error)
+
+
+@pytest.mark.slow
+def test_a_checkpoint_with_other_content_is_one_line(tmp_path):
+    state = interrupted(tmp_path / "run") / "checkpoint" / "state.pt"
+    original = torch.load(state, weights_only=True)
+    random = Random(0)
+    contents = [{}, [], 5, torch.ones(3), {"step": 4}, {**original, "best": {"x": 1}}, {**original, "step": "4"}]
+    for _ in range(25):
+        changed = dict(original)
+        name = random.choice([name for name in changed if name not in ("images", "loss_count", "recorded")])
+        changed[name] = random.choice([None, "x", [], {"x": 1}, torch.ones(2)])
+        contents.append(changed)
+    for content in contents:
+        torch.save(content, state)
+        with pytest.raises(RunError) as caught:
+            train(short(tmp_path / "run"))
+        assert "\n" not in str(caught.value)
+
+
+def test_an_interrupt_after_the_result_is_written_keeps_the_finished_run(tmp_path, finished_run, monkeypatch):
+    """Ctrl-C while the checkpoint of a finished run is removed."""
+    run_dir = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", lambda *_, **__: signal.raise_signal(signal.SIGINT))
+        with pytest.raises(Interrupted):
+            train(short(run_dir, checkpoint_every=1000))
+    assert train(short(run_dir, checkpoint_every=1000)).scores == train(short(finished_run)).scores
+    require_same(finished_run, run_dir)
+
+
+def test_settings_that_were_edited_during_training_are_not_sealed(tmp_path, finished_run):
+    run_dir = tmp_path / "run"
+
+    class Editor:
+        def on_stage(self, description: str) -> None:
+            path = run_dir / "config.json"
+            path.write_text(path.read_text().replace('"lr": 0.08', '"lr": 0.1'))
+
+    train(short(run_dir), callback=Editor())
+    assert runs.load_run(run_dir).hyperparameters["lr"] == 0.08
+
+
+def test_records_that_disappear_during_training_are_reported_in_one_line(tmp_path):
+    run_dir = tmp_path / "run"
+
+    class Remover:
+        def on_stage(self, description: str) -> None:
+            (run_dir / "records.jsonl").unlink(missing_ok=True)
+
+    with pytest.raises(RunError, match=r"records.jsonl.*No such file"):
+        train(short(run_dir), callback=Remover())
+
+
+def test_time_is_not_counted_twice_when_the_result_cannot_be_written(tmp_path, monkeypatch):
+    run_dir = tmp_path / "run"
+    real = os.replace
+
+    def full(source, target):
+        if str(target).endswith("done.json"):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(source, target)
+
+    began = time.perf_counter()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", full)
+        with pytest.raises(RunError, match="No space left"):
+            train(short(run_dir, checkpoint_every=1000))
+    elapsed = time.perf_counter() - began
+    state = torch.load(run_dir / "checkpoint" / "state.pt", weights_only=True)
+    assert state["clock"]["total"] < elapsed
+
+
+def test_a_full_disk_while_segments_are_kept_is_one_line(tmp_path, monkeypatch):
+    def write(path, segment):
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    monkeypatch.setattr(segment_log, "_write", write)
+    with pytest.raises(RunError, match=r"cannot write .*segments: No space left on device; free disk space, then run"):
+        train(short(tmp_path / "run", keep_segments=True))
