@@ -12,7 +12,52 @@ from pathlib import Path
 import pytest
 
 from helpers.python_process import start_python
-from swad.util.files import FileLock, FileLockedError, atomic_write, disk_advice, is_locked, write_json, write_text
+from helpers.special_files import SPECIAL, at_most, replace_by
+from swad.util.files import (
+    FileLock,
+    FileLockedError,
+    atomic_write,
+    disk_advice,
+    is_locked,
+    read_bytes,
+    read_json,
+    sha256,
+    write_json,
+    write_text,
+)
+
+
+@pytest.mark.parametrize("kind", SPECIAL)
+@pytest.mark.parametrize("read", [read_bytes, read_json])
+def test_what_cannot_be_read_to_its_end_is_refused_at_once(tmp_path: Path, read, kind: str) -> None:
+    path = tmp_path / "config.json"
+    replace_by(kind, path)
+    with at_most(5), pytest.raises(OSError, match=r"pipe or a device|20,000,000,000 bytes") as refused:
+        read(path)
+    assert refused.value.filename == str(path)
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, "[" * 100_000 + "]" * 100_000, "{", "", "\x00", "9" * 5000, "\ud800"])
+def test_a_file_that_is_not_json_is_a_value_error(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(text, encoding="utf-8", errors="surrogatepass")
+    with pytest.raises(ValueError):
+        read_json(path)
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device"])
+def test_a_lock_file_is_a_file(tmp_path: Path, kind: str) -> None:
+    replace_by(kind, tmp_path / "run.lock")
+    with at_most(5):
+        assert not is_locked(tmp_path / "run.lock")
+    with at_most(5), pytest.raises(OSError, match="pipe or a device"):
+        FileLock(tmp_path / "run.lock")
+
+
+def test_a_checksum_of_a_pipe_is_refused(tmp_path: Path) -> None:
+    replace_by("pipe", tmp_path / "best.safetensors")
+    with at_most(5), pytest.raises(OSError, match="pipe or a device"):
+        sha256(tmp_path / "best.safetensors")
 
 
 def test_a_file_is_replaced_only_when_the_block_succeeds(tmp_path: Path) -> None:

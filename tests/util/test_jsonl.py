@@ -11,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers.python_process import start_python
+from helpers.special_files import SPECIAL, at_most, replace_by
 from swad.util import jsonl
 from swad.util.files import FileLock, FileLockedError
-from swad.util.jsonl import JsonlWriter, read_lines
+from swad.util.jsonl import JsonlWriter, compressed_path, read_lines
 
 
 def lines_of(path: Path) -> list[str]:
@@ -201,9 +202,22 @@ except OSError as error:
     assert path.read_bytes() == (b"x" * 69 + b"\n") * 14
 
 
-@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
-def test_a_full_device_is_an_error(tmp_path: Path) -> None:
-    (tmp_path / "rows.jsonl").symlink_to("/dev/full")
-    writer = JsonlWriter(tmp_path / "rows.jsonl")
-    with pytest.raises(OSError, match=r"No space left|Invalid argument"):
-        writer.write("1")
+@pytest.mark.parametrize("kind", SPECIAL)
+def test_what_cannot_be_read_to_its_end_is_neither_read_nor_written(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "rows.jsonl"
+    replace_by(kind, path)
+    with at_most(5), pytest.raises(OSError, match=r"pipe or a device|20,000,000,000 bytes"):
+        list(read_lines(path))
+    with at_most(5), pytest.raises(OSError, match=r"pipe or a device|20,000,000,000 bytes"):
+        JsonlWriter(path)
+
+
+def test_a_compressed_file_that_holds_far_more_than_lines_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "rows.jsonl"
+    compressed_path(path).write_bytes(gzip.compress(b"\0" * 10**6))
+    assert list(read_lines(path)) == []
+    monkeypatch.setattr(jsonl, "MAX_BYTES", 10**5)
+    with pytest.raises(OSError, match="more than 100,000 bytes after it is decompressed"):
+        list(read_lines(path))

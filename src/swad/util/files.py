@@ -1,4 +1,4 @@
-"""Atomic writes, and file locks that are released when their process dies."""
+"""Reading files of ours, atomic writes, and file locks that are released when their process dies."""
 
 from __future__ import annotations
 
@@ -16,6 +16,56 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
+
+MAX_BYTES = 1 << 31
+"""More than settings, records or rows take: the cache's index of a million images has 150 MB."""
+
+
+def read_bytes(path: str | os.PathLike[str], most: int = MAX_BYTES) -> bytes:
+    """Read a file that this package writes; raise `OSError` for anything that would not end or not fit in memory.
+
+    A pipe would wait for a writer, /dev/zero has no end, and a sparse file of any size takes no disk space. What a
+    writer adds while the file is read is left out.
+
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "table.txt"
+    >>> write_text(path, "68.1")
+    >>> read_bytes(path)
+    b'68.1'
+    >>> read_bytes(path, most=3)
+    Traceback (most recent call last):
+    OSError: [Errno 27] its 4 bytes are more than the 3 that such a file has: ...
+    """
+    with open(os.open(path, os.O_RDONLY | _NONBLOCK), "rb") as file:
+        return file.read(_regular_size(os.fstat(file.fileno()), path, most))
+
+
+def read_json(path: str | os.PathLike[str]) -> Any:
+    """Read a JSON file that this package writes; raise `OSError` or `ValueError` if that is not possible."""
+    try:
+        return json.loads(read_bytes(path).decode())
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
+def require_regular(path: str | os.PathLike[str], most: int | None = None) -> None:
+    """Raise `OSError` where `read_bytes` would, before another package opens a file; any size is allowed by default."""
+    _regular_size(os.stat(path), path, most)
+
+
+_NONBLOCK = getattr(os, "O_NONBLOCK", 0)  # not on Windows, which has no pipes with a path of a file
+
+
+def _regular_size(status: os.stat_result, path: str | os.PathLike[str], most: int | None) -> int:
+    if stat.S_ISDIR(status.st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if not stat.S_ISREG(status.st_mode):
+        raise OSError(errno.EINVAL, f"{Path(path).name} is a pipe or a device, not a file", str(path))
+    if most is not None and status.st_size > most:
+        raise OSError(
+            errno.EFBIG, f"its {status.st_size:,} bytes are more than the {most:,} that such a file has", str(path)
+        )
+    return status.st_size
 
 
 @contextmanager
@@ -120,6 +170,7 @@ def sha256(path: str | os.PathLike[str], size: int | None = None) -> str:
     ('1c6012f9', 'a21855da')
     """
     digest, left = hashlib.sha256(), size
+    require_regular(path)
     with Path(path).open("rb") as file:
         while block := file.read(1 << 20 if left is None else min(1 << 20, left)):
             digest.update(block)
@@ -174,6 +225,7 @@ class FileLock:
                 raise
             fd = os.open(self.path, os.O_RDONLY)  # another user's file may be readable but not writable
         try:
+            require_regular(self.path)
             self._acquire(fd, shared, on_wait)
         except BaseException:
             os.close(fd)
@@ -241,7 +293,7 @@ def is_locked(path: str | os.PathLike[str]) -> bool:
     False
     """
     try:
-        fd = os.open(path, os.O_RDONLY)
+        fd = os.open(path, os.O_RDONLY | _NONBLOCK)
     except OSError:
         return False
     try:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import errno
 import gzip
+import io
 import math
 import os
 import zlib
@@ -24,7 +25,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Self
 
-from swad.util.files import FileLock
+from swad.util.files import MAX_BYTES, FileLock, read_bytes, require_regular
 
 
 def json_values(value: Any) -> Any:
@@ -57,6 +58,8 @@ class JsonlWriter:
         self.path, self._lock = Path(path), lock
         self._fd: int | None = None
         try:
+            if self.path.exists():
+                require_regular(self.path, MAX_BYTES)
             self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
             self._remove_torn_line()
         except BaseException:
@@ -144,15 +147,22 @@ def read_lines(path: str | os.PathLike[str]) -> Iterator[tuple[int, bytes]]:
     A file that does not exist may have been compressed: its lines are then those of `stored_path`.
     """
     stored = stored_path(path)
-    with stored.open("rb") as file:
-        content = file.read(os.fstat(file.fileno()).st_size)  # not what a writer adds in the meantime, without end
+    content = read_bytes(stored)
     if stored != Path(path):
-        try:
-            content = gzip.decompress(content)
-        except (EOFError, OSError, zlib.error):
-            raise OSError(errno.EIO, "damaged", str(stored)) from None
+        content = _decompress(content, stored)
     *lines, _torn = content.split(b"\n")
     yield from enumerate(lines, start=1)
+
+
+def _decompress(content: bytes, stored: Path) -> bytes:
+    try:
+        with gzip.GzipFile(fileobj=io.BytesIO(content)) as file:
+            lines = file.read(MAX_BYTES + 1)
+    except (EOFError, OSError, zlib.error):
+        raise OSError(errno.EIO, "damaged", str(stored)) from None
+    if len(lines) > MAX_BYTES:
+        raise OSError(errno.EFBIG, f"more than {MAX_BYTES:,} bytes after it is decompressed", str(stored))
+    return lines
 
 
 def stored_path(path: str | os.PathLike[str]) -> Path:

@@ -12,6 +12,7 @@ import pytest
 from PIL import Image
 
 from helpers.image_files import damage_data, decode_all, fail_on_log, make_files, only_cache, read, write_image
+from helpers.special_files import at_most, replace_by
 from swad.testbed.data import cache as cache_module
 from swad.testbed.data.cache import default_folder, open_cache
 from swad.testbed.data.cache_build import FORMAT, IMAGES, INDEX
@@ -112,6 +113,14 @@ def torn_index(root: Path, folder: Path) -> None:
     file.write_bytes(file.read_bytes()[:100])
 
 
+def deep_index(root: Path, folder: Path) -> None:
+    (only_cache(folder) / INDEX).write_text("[" * 100_000)
+
+
+def endless_index(root: Path, folder: Path) -> None:
+    replace_by("pipe", only_cache(folder) / INDEX)
+
+
 def poor_index(root: Path, folder: Path) -> None:
     (only_cache(folder) / INDEX).write_text(json.dumps({"format": FORMAT}))
 
@@ -159,6 +168,8 @@ def short_data(root: Path, folder: Path) -> None:
         (remove_image, "domain a has 0 added and 1 removed images, e.g. a/003.png"),
         (other_format, f"it has format {FORMAT + 1}, this version reads {FORMAT}"),
         (torn_index, "it cannot be read (JSONDecodeError"),
+        (deep_index, "it cannot be read (ValueError: nested too deeply)"),
+        (endless_index, "it cannot be read (OSError: "),
         (poor_index, "it cannot be read (KeyError: 'domains')"),
         (no_checksums, "its index does not match its images (checksums 0, expected 1)"),
         (few_sizes, "its index does not match its images (sizes (3, 2), expected (10, 2))"),
@@ -174,7 +185,8 @@ def test_an_outdated_or_damaged_cache_is_rebuilt_with_the_reason(root, folder, h
     open_cache(read(root), folder)
     harm(root, folder)
     lines: list[str] = []
-    cache = open_cache(read(root), folder, log=lines.append)
+    with at_most(20):
+        cache = open_cache(read(root), folder, log=lines.append)
     assert len(lines) == 1
     assert reason in lines[0]
     assert lines[0].startswith(f"image cache {cache.path}: ")

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from helpers.configs import stored
+from helpers.special_files import SPECIAL, at_most, replace_by
 from swad.testbed.results.failures import write_failure
 from swad.testbed.results.records import Record, RecordError, RecordWriter, read_records
 from swad.testbed.results.runs import find_runs, load_run
@@ -53,6 +54,28 @@ def write_small_run(folder: Path, target: str = "photo") -> Path:
         writer.append(Record("run", 1, "art", "out", "loss", 1.0))
     (folder / "done.json").write_text("{}")
     return folder
+
+
+@pytest.mark.parametrize("kind", SPECIAL)
+@pytest.mark.parametrize("name", ["config.json", "records.jsonl", "done.json", "failure.json", ".swad-summary"])
+def test_a_file_of_a_run_that_cannot_be_read_to_its_end_is_skipped_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, kind: str
+) -> None:
+    monkeypatch.setattr("swad.testbed.results.runs.MIN_RUNS", 1)
+    write_small_run(tmp_path / "good")
+    bad = write_small_run(tmp_path / "bad")
+    if name == "failure.json":
+        (bad / "done.json").unlink()
+        (bad / "records.jsonl").write_text("")
+    replace_by(kind, (tmp_path if name == ".swad-summary" else bad) / name)
+    with at_most(5):
+        runs = find_runs(tmp_path, warn=False)
+    if name == ".swad-summary":
+        assert len(runs) == 2
+    else:
+        assert [run.path.name for run in runs] == ["good"]
+        assert f"bad/{name}" in runs.skipped[0].reason
+        assert "\n" not in runs.skipped[0].reason
 
 
 DAMAGES = {

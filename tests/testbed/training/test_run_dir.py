@@ -17,6 +17,7 @@ import torch
 from helpers import HELPERS
 from helpers.forked import run
 from helpers.runs import RecordingCallback, crash_at, interrupt_at, require_same, short
+from helpers.special_files import at_most, replace_by
 from swad.averaging import segment_log
 from swad.testbed.experiments.saved_run import open_run
 from swad.testbed.results import runs
@@ -297,6 +298,16 @@ def test_settings_of_other_types_are_one_line(tmp_path, finished_run):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("name", ["checkpoint/state.pt", "config.json", "records.jsonl", "run.lock"])
+def test_a_pipe_in_the_place_of_a_file_is_one_line(tmp_path, name):
+    run_dir = interrupted(tmp_path / "run")
+    replace_by("pipe", run_dir / name)
+    with at_most(20), pytest.raises(RunError, match=r"is a pipe or a device, not a file") as refused:
+        train(short(run_dir))
+    assert name in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
 def test_a_checkpoint_with_other_content_is_one_line(tmp_path):
     state = interrupted(tmp_path / "run") / "checkpoint" / "state.pt"
     original = torch.load(state, weights_only=True)

@@ -38,7 +38,7 @@ from swad.testbed.data.cache_build import (
 )
 from swad.testbed.data.domains import ArrayDomain, ByteArray, Dataset, FileDomain, IntArray
 from swad.util.cpu import available_cores
-from swad.util.files import FileLock
+from swad.util.files import FileLock, read_json
 from swad.util.images import DataError
 from swad.util.names import counted
 from swad.util.progress import Progress
@@ -205,7 +205,7 @@ FileStates = tuple[tuple[int, ...], ...]
 
 @lru_cache(MAX_OPENED)
 def _read_index(path: Path, files: FileStates) -> Any:
-    return json.loads((path / INDEX).read_text(encoding="utf-8"))
+    return read_json(path / INDEX)
 
 
 @lru_cache(MAX_OPENED)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import json
 import lzma
 import os
 import shutil
@@ -22,7 +21,7 @@ from pathlib import Path
 from swad.testbed.data.benchmark import Benchmark, Download
 from swad.testbed.data.benchmarks import get
 from swad.testbed.data.verify import CheckResult, check
-from swad.util.files import FileLock, FileLockedError, write_json
+from swad.util.files import FileLock, FileLockedError, read_json, write_json
 from swad.util.images import DataError
 from swad.util.names import one_line
 from swad.util.progress import Progress
@@ -244,7 +243,7 @@ _EXTENDED_HEADERS = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE)
 def _compare_with_record(record: Path, files: tuple[DownloadedFile, ...]) -> tuple[str, ...]:
     """Return notes on files without a published checksum that are new or differ from an earlier download."""
     try:
-        before = {entry["url"]: entry["sha256"] for entry in json.loads(record.read_text("utf-8"))["files"]}
+        before = {entry["url"]: entry["sha256"] for entry in read_json(record)["files"]}
     except (OSError, ValueError, KeyError, TypeError):
         before = {}
     notes = []

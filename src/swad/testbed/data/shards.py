@@ -25,7 +25,7 @@ from PIL import Image
 
 from swad.testbed.data.cache import default_folder
 from swad.testbed.data.domains import IntArray
-from swad.util.files import atomic_write
+from swad.util.files import atomic_write, require_regular
 from swad.util.images import EXTENSIONS, DataError, read_image
 
 
@@ -116,6 +116,7 @@ def open_index(path: Path) -> Index:
     key = f"{path.resolve()}\0{status.st_size}\0{status.st_mtime_ns}"
     stored = default_folder() / "shards" / f"{hashlib.blake2b(key.encode(), digest_size=16).hexdigest()}.npz"
     try:
+        require_regular(stored)
         with np.load(stored) as arrays:
             return Index(arrays["offsets"], arrays["sizes"], arrays["classes"])
     except (OSError, ValueError, LookupError, EOFError, BadZipFile):  # there is none, or it is damaged

@@ -27,9 +27,11 @@ from swad.testbed.models import weight_files
 from swad.testbed.results.measurement_rows import RowFile
 from swad.testbed.results.records import CONFIG
 from swad.testbed.training import export
+from swad.testbed.training.checks import device_problem
 from swad.testbed.training.config import RunConfig
 from swad.testbed.training.run_data import load_dataset
-from swad.testbed.training.run_dir import RunError, read_done, read_json
+from swad.testbed.training.run_dir import RunError, read_done, read_stored
+from swad.util.files import require_regular
 from swad.util.images import DataError
 from swad.util.names import snapshot_name
 
@@ -219,6 +221,7 @@ class SavedRun:
 
 def fingerprint(path: Path) -> str:
     """Return a short hash of a file."""
+    require_regular(path)
     with path.open("rb") as file:
         return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=8)).hexdigest()
 
@@ -277,19 +280,15 @@ def find_device(name: str) -> torch.device:
     """Return a device by name, for `auto` a GPU where there is one; raise an error if this machine does not have it."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        raise RunError(f"device must be auto, cpu, cuda or cuda:NUMBER, got {name!r}") from None
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise RunError(f"device is {name!r}, but torch finds no GPU: use cpu, or install torch for your GPU")
-    return device
+    if problem := device_problem(name):
+        raise RunError(problem)
+    return torch.device(name)
 
 
 def open_run(path: Path | str, data: Path | str | None = None) -> SavedRun:
     """Open one finished run."""
     path = Path(path)
-    config = read_json(path / CONFIG)
+    config = read_stored(path / CONFIG)
     if not isinstance(config, dict):
         raise RunError(f"{path} holds no run: give the directory of a run, as `swad train` and `swad sweep` write it")
     done = read_done(path)

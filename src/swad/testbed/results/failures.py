@@ -14,7 +14,6 @@ True
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import socket
 from collections.abc import Sequence
@@ -22,7 +21,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from swad.util.files import write_json
+from swad.util.files import read_json, write_json
 
 FAILURE = "failure.json"
 
@@ -78,14 +77,14 @@ def read_failure(directory: str | os.PathLike[str]) -> Failure | None:
     """Return why the run in a directory failed; None if it did not."""
     path = Path(directory) / FAILURE
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = read_json(path)
         lines = tuple(str(line) for line in content["lines"])
         return Failure(
             str(content["error"]), lines, int(content["attempts"]), str(content["host"]), str(content["time"])
         )
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except (OSError, ValueError, TypeError, LookupError, RecursionError):
+    except (OSError, ValueError, TypeError, LookupError):
         # The run failed, whatever became of the file; one damaged file must not hide the state of a whole sweep.
         return Failure(f"{path} cannot be read")
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import NamedTuple, overload
 
 from swad.testbed.results.records import RECORDS, SCHEMA, Record, iterate_records
+from swad.util.files import read_bytes
 from swad.util.statistics import mean
 
 
@@ -145,7 +146,7 @@ def read_record_table(directory: str | os.PathLike[str]) -> RecordTable:
     """
     path = Path(directory) / RECORDS
     try:
-        *lines, _torn = path.read_bytes().split(b"\n")
+        *lines, _torn = read_bytes(path).split(b"\n")
         table = _parse(lines)
     except (OSError, ValueError, RecursionError, KeyError, TypeError):
         table = None

@@ -19,7 +19,7 @@ from swad.testbed.results.record_table import RecordTable, read_record_table
 from swad.testbed.results.records import CONFIG, DONE, LOCK, RECORDS, Record, RecordError, make_frame
 from swad.testbed.results.run_data import RunData
 from swad.testbed.results.summary import MIN_RUNS, Signature, read_summary, signature, write_summary
-from swad.util.files import sha256
+from swad.util.files import MAX_BYTES, read_json, require_regular, sha256
 from swad.util.garbage import paused_garbage_collection
 from swad.util.progress import Progress
 
@@ -54,6 +54,7 @@ def require_unchanged(directory: Path, done: Mapping[str, Any]) -> None:
     for name in (CONFIG, RECORDS):
         path = directory / name
         try:
+            require_regular(path, MAX_BYTES)
             same = sha256(path) == checksums.get(name)
         except OSError as error:
             raise RecordError(f"cannot read {path} ({error.strerror}): restore it or remove the run") from None
@@ -67,14 +68,12 @@ def require_unchanged(directory: Path, done: Mapping[str, Any]) -> None:
 def _read_object(path: Path) -> dict[str, Any]:
     """Read a file that must hold a JSON object."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = read_json(path)
         json.dumps(content, ensure_ascii=False).encode()  # JSON can express text that no terminal can print
     except OSError as error:
         raise RecordError(f"cannot read {path} ({error.strerror}): restore it or give a run directory") from None
     except ValueError as error:
         raise RecordError(f"{path} is not JSON ({error}): restore the file or remove the run") from None
-    except RecursionError:
-        raise RecordError(f"{path} is nested too deeply: restore the file or remove the run") from None
     if not isinstance(content, dict):
         raise RecordError(
             f"{path} must hold a JSON object, got {type(content).__name__}: restore the file or remove the run"

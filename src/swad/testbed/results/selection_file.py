@@ -29,7 +29,7 @@ from swad.testbed.results.run_data import RunData
 from swad.testbed.results.runs import is_count, is_name
 from swad.testbed.results.selection import TargetResult, weights_step
 from swad.testbed.results.selectors import ORACLES, SELECTORS
-from swad.util.files import sha256, write_text
+from swad.util.files import read_json, sha256, write_text
 from swad.util.names import listed, snapshot_name
 from swad.util.progress import Progress
 from swad.util.version import __version__
@@ -233,10 +233,10 @@ def write_selection(path: str | os.PathLike[str], selection: SelectionFile) -> N
 def read_selection(path: str | os.PathLike[str]) -> SelectionFile:
     """Read a selection file and check all of it; every problem is reported, not only the first."""
     try:
-        content = json.loads(Path(path).read_text(encoding="utf-8"))
+        content = read_json(path)
     except OSError as error:
         raise ValueError(f"cannot read {path} ({error.strerror}): give a file that --export-selection wrote") from None
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise SelectionFileError(path, [f"it is not JSON ({' '.join(str(error).split())})"]) from None
     problems = _header_problems(content)
     if problems:

@@ -21,7 +21,7 @@ from typing import Any
 from swad.testbed.results.record_table import RecordTable, Series, SeriesKey
 from swad.testbed.results.records import CONFIG, DONE, RECORDS
 from swad.testbed.results.run_data import RunData
-from swad.util.files import atomic_write
+from swad.util.files import atomic_write, read_bytes
 
 SUMMARY = ".swad-summary"
 MIN_RUNS = 100
@@ -54,7 +54,7 @@ def signature(directory: str | os.PathLike[str]) -> Signature | None:
 def read_summary(root: Path) -> dict[Path, tuple[Signature, RunData]]:
     """Return the stored runs by their path, with their signatures; none if the summary is missing or damaged."""
     try:
-        data = (root / SUMMARY).read_bytes()
+        data = read_bytes(root / SUMMARY)
         header, rest = data[: data.index(b"\n")], memoryview(data)[data.index(b"\n") + 1 :]
         name, checksum, size = header.decode().rsplit(" ", 2)
         if name != _HEADER or zlib.crc32(rest) != int(checksum, 16):

@@ -39,7 +39,15 @@ from swad.testbed.results.records import (
 )
 from swad.testbed.results.runs import require_unchanged
 from swad.testbed.training.config import ConfigError, RunConfig, stored_options
-from swad.util.files import atomic_write, disk_advice, remove_partial_files, sha256, write_json
+from swad.util.files import (
+    atomic_write,
+    disk_advice,
+    read_json,
+    remove_partial_files,
+    require_regular,
+    sha256,
+    write_json,
+)
 from swad.util.names import one_line, snapshot_name
 
 CHECKPOINT = "checkpoint"
@@ -69,13 +77,15 @@ def disk_errors(path: Path) -> Iterator[None]:
         raise RunError(str(error)) from None
 
 
-def read_json(path: Path) -> Any | None:
+def read_stored(path: Path) -> Any | None:
     """Read JSON; None if there is no such file."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return read_json(path)
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except (OSError, ValueError, RecursionError) as error:
+    except OSError as error:
+        raise RunError(f"cannot read {path} ({error.strerror}): restore it or choose another directory") from None
+    except ValueError as error:
         raise RunError(f"cannot read {path} ({one_line(error)}): repair it or choose another directory") from None
 
 
@@ -98,7 +108,7 @@ def read_result(config: RunConfig) -> dict[str, Any] | None:
 
 def read_done(path: Path) -> dict[str, Any] | None:
     """Return the content of `done.json` in a run directory, checked against its checksums; None if there is none."""
-    content = read_json(path / DONE)
+    content = read_stored(path / DONE)
     if content is None and not (path / DONE).exists():
         return None
     checksums = content.get("checksums") if isinstance(content, dict) else None
@@ -181,6 +191,7 @@ def read_checkpoint(path: Path, name: str = CHECKPOINT) -> dict[str, Any] | None
     if not file.exists():
         return None
     try:
+        require_regular(file)
         # torch stores a CRC-32 of every tensor and does not check it.
         with zipfile.ZipFile(file) as archive:
             if (damaged := archive.testzip()) is not None:
@@ -219,13 +230,13 @@ def stored_settings(path: Path) -> dict[str, Any]:
     if not has_records(path):
         return {}
     try:
-        return stored_options(json.loads((path / CONFIG).read_text(encoding="utf-8")), path)
-    except (OSError, ValueError, RecursionError):  # reported when the directory is opened
+        return stored_options(read_json(path / CONFIG), path)
+    except (OSError, ValueError):  # reported when the directory is opened
         return {}
 
 
 def _require_same_settings(config: RunConfig) -> None:
-    stored = read_json(config.output / CONFIG)
+    stored = read_stored(config.output / CONFIG)
     if stored is not None and has_records(config.output):
         _require_no_differences(config, stored, config.output / CONFIG)
 

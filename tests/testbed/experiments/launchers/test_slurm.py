@@ -96,6 +96,16 @@ def test_a_cancelled_job_is_left_to_the_caller(tmp_path):
     assert outcomes[0].message.endswith("job 7 was cancelled")
 
 
+@pytest.mark.parametrize("line", ["garbage", "5", '{"key": ["x"]}', '{"key": "task-0", "color": 1}', "[" * 100_000])
+def test_a_line_that_no_job_wrote_is_named_with_its_file(tmp_path, line):
+    launched = tasks(tmp_path, 1)
+    report = tmp_path / "7.jsonl"
+    report.write_text(f"{line}\n")
+    job = _Job(SimpleNamespace(job_id="7"), report, {task.key: task for task in launched})
+    with pytest.raises(LauncherError, match=r"7\.jsonl, line 1 is not the report of a job: remove the file"):
+        list(job.new_outcomes())
+
+
 def test_what_slurm_is_asked_for(tmp_path, monkeypatch):
     """Slurm's commands are stand-ins here: what counts is the text that `sbatch` gets."""
     for name, line in {"srun": "exit 1", "sbatch": "echo Submitted batch job 4711", "sacct": "exit 1"}.items():

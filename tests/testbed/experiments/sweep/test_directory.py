@@ -9,6 +9,7 @@ import pytest
 from PIL import Image
 
 from helpers.in_process_launcher import fake_train
+from helpers.special_files import SPECIAL, at_most, replace_by
 from swad.testbed.experiments.sweep.directory import State, SweepDir
 from swad.testbed.experiments.sweep.spec import SweepSpec
 from swad.testbed.training.config import ConfigError
@@ -25,6 +26,14 @@ def test_requests_are_kept_in_order_and_once(tmp_path):
         sweep.add(spec)
     assert sorted(spec.trials for spec in sweep.specs) == [(0,), (0, 1)]
     assert len(sweep.plan().runs) == 2
+
+
+@pytest.mark.parametrize("kind", SPECIAL)
+def test_a_sweep_file_that_cannot_be_read_to_its_end_is_one_problem(tmp_path, kind):
+    replace_by(kind, tmp_path / "sweep.json")
+    with at_most(5), pytest.raises(ConfigError, match=r"cannot read .*sweep.json \(.*\): restore it") as refused:
+        _ = SweepDir(tmp_path).specs
+    assert "\n" not in str(refused.value)
 
 
 def test_settings_of_the_machine_replace_the_earlier_ones(tmp_path):

@@ -5,6 +5,7 @@ import json
 
 import pytest
 
+from helpers.special_files import SPECIAL, at_most, replace_by
 from swad.testbed.experiments.sweep.spec import FIELDS, SweepSpec
 from swad.testbed.experiments.sweep.spec_file import read_spec_file
 
@@ -24,6 +25,20 @@ steps = 200
 network = "resnet18"
 hyperparameters = { batch_size = 16 }
 """
+
+
+@pytest.mark.parametrize("kind", [*SPECIAL, "deep"])
+def test_a_plan_that_cannot_be_read_to_its_end_is_one_problem(tmp_path, kind):
+    path = tmp_path / "plan.toml"
+    if kind == "deep":
+        path.write_text("lr = " + "[" * 100_000)
+    else:
+        replace_by(kind, path)
+    with at_most(5):
+        values, (problem,) = read_spec_file(path)
+    assert values == {}
+    assert str(path) in problem
+    assert "\n" not in problem
 
 
 def test_a_plan_file_is_a_spec(tmp_path):

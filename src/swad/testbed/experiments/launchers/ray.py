@@ -7,7 +7,6 @@ results: everything is in the run directories, so all machines must share the fi
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import re
@@ -23,7 +22,7 @@ from typing import Any
 from swad.testbed.experiments.launchers.base import Launcher, LauncherError, Outcome, Task
 from swad.testbed.experiments.launchers.work import Train, describe, failed, leave_broken_device, train_task
 from swad.testbed.results.records import RECORDS
-from swad.util.files import write_json
+from swad.util.files import read_json, write_json
 from swad.util.signals import handle_signals, interrupt_once
 
 OBJECT_STORE_BYTES = 200 * 2**20
@@ -217,7 +216,7 @@ def _count_start(directory: Path) -> int:
     records, path = directory / RECORDS, directory / STARTS
     size, count = records.stat().st_size if records.exists() else 0, 0
     with suppress(OSError, ValueError, TypeError, LookupError):  # the first start, or a damaged file
-        before = json.loads(path.read_text(encoding="utf-8"))
+        before = read_json(path)
         count = int(before["count"]) if size <= before["size"] else 0
     write_json(path, {"count": count + 1, "size": size})
     return count + 1

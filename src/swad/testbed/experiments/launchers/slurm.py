@@ -25,7 +25,7 @@ from swad.testbed.experiments.launchers.base import Launcher, LauncherError, Out
 from swad.testbed.experiments.launchers.slurm_job import JobFunction
 from swad.testbed.experiments.launchers.work import MAX_ATTEMPTS, Train, describe, failed
 from swad.util.cpu import available_cores
-from swad.util.files import write_json
+from swad.util.files import read_json, write_json
 from swad.util.jsonl import read_lines
 
 FOLDER = "slurm"
@@ -205,7 +205,7 @@ class SlurmLauncher(Launcher):
             if report in known or not left:
                 continue
             with suppress(OSError, ValueError, TypeError, LookupError):  # a damaged file: submit its tasks again
-                content = json.loads(path.read_text(encoding="utf-8"))
+                content = read_json(path)
                 held = {key: left[key] for key in content["keys"] if key in left}
                 job = _Job(_find_job(self._submitit, self._cluster, self._folder, str(content["job"])), report, held)
                 if job.job.done():
@@ -247,11 +247,20 @@ class _Job:
             size = self.report.stat().st_size  # before reading: a line that is written meanwhile is read next time
             if size == self.read:
                 return
-            for _, line in read_lines(self.report):
-                content = json.loads(line)
-                task = self.tasks.pop(content.pop("key"), None)
-                if task is not None:  # a job that started again reports its first tasks again
-                    yield Outcome(task, **content)
+            for number, line in read_lines(self.report):
+                try:
+                    content = json.loads(line)
+                    key = content.pop("key")
+                    # A job that started again reports its first tasks again.
+                    outcome = Outcome(self.tasks[key], **content) if key in self.tasks else None
+                except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
+                    raise LauncherError(
+                        f"{self.report}, line {number} is not the report of a job: remove the file, then run the same "
+                        "command again"
+                    ) from None
+                if outcome is not None:
+                    del self.tasks[key]
+                    yield outcome
             self.read = size
 
 

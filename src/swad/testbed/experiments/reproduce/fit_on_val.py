@@ -15,7 +15,7 @@ from swad.averaging.segment_windows import fit_on_val
 from swad.testbed.data.splits import DomainSplit
 from swad.testbed.experiments.saved_run import find_device, open_run
 from swad.testbed.experiments.segment_runs import build_evaluation, build_fast_network, merged_by_default
-from swad.testbed.training.run_dir import SEGMENTS, RunError, read_json
+from swad.testbed.training.run_dir import SEGMENTS, RunError, read_stored
 from swad.util.files import write_json
 from swad.util.progress import Progress
 from swad.util.statistics import mean
@@ -54,7 +54,7 @@ def fit_run(
         data: Dataset directory, if it moved since training.
         progress: Called after every window.
     """
-    stored = read_json(path / FILE)
+    stored = read_stored(path / FILE)
     if isinstance(stored, dict) and stored.keys() == FittedWindow.__dataclass_fields__.keys():
         return FittedWindow(**stored)
     run = open_run(path, data)

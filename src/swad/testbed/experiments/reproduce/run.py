@@ -8,7 +8,6 @@ OUTPUT/index.md            links to everything that was built
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +27,7 @@ from swad.testbed.experiments.sweep.spec import SweepSpec
 from swad.testbed.experiments.sweep.status import SweepStatus
 from swad.testbed.results.figures.style import require_matplotlib
 from swad.testbed.results.tables import Table
-from swad.util.files import write_json, write_text
+from swad.util.files import read_json, write_json, write_text
 from swad.util.progress import Progress
 
 ITEM = "item.json"
@@ -199,7 +198,7 @@ def write_index(output: Path) -> Path:
     pictures: list[str] = []
     for name in ITEMS:
         try:
-            content = json.loads((output / name / ITEM).read_text(encoding="utf-8"))
+            content = read_json(output / name / ITEM)
             files = [str(file) for file in content["files"]]
             cells = (content["title"], content["scale"], ", ".join(content["datasets"]) or "–")
         except (OSError, ValueError, KeyError, TypeError):

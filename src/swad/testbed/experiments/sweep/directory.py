@@ -20,7 +20,6 @@ from __future__ import annotations
 import dataclasses
 import enum
 import itertools
-import json
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -33,7 +32,7 @@ from swad.testbed.results.failures import FAILURE
 from swad.testbed.results.records import DONE, LOCK
 from swad.testbed.results.runs import load_run
 from swad.testbed.training.config import ConfigError
-from swad.util.files import FileLock, is_locked, write_json
+from swad.util.files import FileLock, is_locked, read_json, write_json
 
 SWEEP = "sweep.json"
 FORMAT = 1
@@ -73,10 +72,14 @@ class SweepDir:
         """The requests in their order; empty if there is no sweep in the directory."""
         file = self.path / SWEEP
         try:
-            content = json.loads(file.read_text(encoding="utf-8"))
+            content = read_json(file)
         except (FileNotFoundError, NotADirectoryError):
             return ()
-        except (OSError, ValueError, RecursionError) as error:
+        except OSError as error:
+            raise ConfigError(
+                [f"cannot read {file} ({error.strerror}): restore it, or choose another directory"]
+            ) from None
+        except ValueError as error:
             raise ConfigError([f"cannot read {file} ({error}): restore it, or choose another directory"]) from None
         if not isinstance(content, dict) or content.get("format") != FORMAT or "specs" not in content:
             raise ConfigError([f"{file} was not written by this version of swad: choose another directory"])
@@ -158,9 +161,9 @@ class SweepDir:
         """Return the time that a finished run took; None if its `done.json` does not say."""
         if run.key not in self._seconds:
             try:
-                content = json.loads((run.config.output / DONE).read_text(encoding="utf-8"))
+                content = read_json(run.config.output / DONE)
                 self._seconds[run.key] = float(content["seconds"])
-            except (OSError, ValueError, TypeError, LookupError, RecursionError):
+            except (OSError, ValueError, TypeError, LookupError):
                 self._seconds[run.key] = None
         return self._seconds[run.key]
 

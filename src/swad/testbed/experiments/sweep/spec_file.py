@@ -20,6 +20,7 @@ from typing import Any
 
 from swad.testbed.experiments.sweep.appendix_b3 import NAME
 from swad.testbed.experiments.sweep.spec import KEYS, key_problems
+from swad.util.files import read_bytes
 
 
 def read_spec_file(path: Path) -> tuple[dict[str, Any], list[str]]:
@@ -28,9 +29,11 @@ def read_spec_file(path: Path) -> tuple[dict[str, Any], list[str]]:
     Both are returned, so that the problems can be listed together with those of the command line.
     """
     try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
+        content = tomllib.loads(read_bytes(path).decode())
     except OSError as error:
         return {}, [f"cannot read the plan {path} ({error.strerror}): give a TOML file, or {NAME}"]
+    except RecursionError:
+        return {}, [f"{path} is nested too deeply: a plan holds lists of values, and tables of them"]
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         return {}, [f"{path} is not valid TOML ({' '.join(str(error).split())})"]
     problems, values = [], {}

@@ -12,7 +12,6 @@ A tracker that fails is switched off with one warning, and the run continues. `r
 from __future__ import annotations
 
 import importlib
-import json
 from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 from pathlib import Path
@@ -22,7 +21,7 @@ from typing import Any, Self
 from swad.testbed.results.records import Record, RecordError, lock_run_directory
 from swad.testbed.results.run_data import RunData
 from swad.testbed.results.trackers.base import BaseTracker, Status, metric_name
-from swad.util.files import write_json
+from swad.util.files import read_json, write_json
 from swad.util.names import one_line
 from swad.util.progress import Progress
 
@@ -124,7 +123,7 @@ class Tracking:
 def _read_state(path: Path) -> dict[str, dict[str, Any]]:
     """Return the state of an earlier attempt; empty if there is none, or if the file is damaged."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = read_json(path)
         return {
             str(name): {
                 "tool": {str(key): str(value) for key, value in state["tool"].items()},
@@ -134,7 +133,7 @@ def _read_state(path: Path) -> dict[str, dict[str, Any]]:
             }
             for name, state in content.items()
         }
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return {}
 
 
