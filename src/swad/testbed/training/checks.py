@@ -22,7 +22,7 @@ from swad.testbed.training import recipe
 from swad.testbed.training.config import SETTINGS, RunConfig
 from swad.testbed.training.defaults import apply_own_recipe, averaging_plan, default_hyperparameters, recipe_of
 from swad.util.images import DataError
-from swad.util.names import choice_problem, did_you_mean
+from swad.util.names import choice_problem, counted, did_you_mean, one_line
 
 MAX_THREADS = 1024
 """Most CPU threads of a run; torch crashes when the system refuses a thread."""
@@ -249,13 +249,33 @@ def _machine_problems(config: RunConfig) -> list[str]:
     if type(threads) is int and threads > MAX_THREADS:
         problems.append(f"threads must be at most {MAX_THREADS}, got {threads}: use at most one per core")
     problems += name_problems(config.files.log)
-    device = config.machine.device
-    if device == "auto":
-        return problems
+    problem = device_problem(config.machine.device)
+    return [*problems, problem] if problem else problems
+
+
+def device_problem(name: str) -> str | None:
+    """Say why a device cannot be used on this machine; None if it can, and for auto.
+
+    >>> device_problem("cpu"), device_problem("tpu")
+    (None, "device must be auto, cpu, cuda or cuda:NUMBER, got 'tpu'")
+    """
+    if name == "auto":
+        return None
+    rule = f"device must be auto, cpu, cuda or cuda:NUMBER, got {name!r}"
     try:
-        device_type = torch.device(device).type
+        device = torch.device(name)
     except (RuntimeError, TypeError):
-        return [*problems, f"device must be auto, cpu, cuda or cuda:NUMBER, got {device!r}"]
-    if device_type == "cuda" and not torch.cuda.is_available():
-        problems.append(f"device is {device!r}, but torch finds no GPU: use cpu, or install torch for your GPU")
-    return problems
+        return rule
+    if device.type == "cuda":  # without a tensor on it: a process that starts others must not take memory there
+        if not torch.cuda.is_available():
+            return f"device is {name!r}, but torch finds no GPU: use cpu, or install torch for your GPU"
+        count = torch.cuda.device_count()
+        if device.index is not None and device.index >= count:
+            return f"device is {name!r}, but torch finds {counted(count, 'GPU')}: use cuda:0 to cuda:{count - 1}"
+        return None
+    try:
+        torch.ones(1, device=device).item()
+    except Exception as error:  # every backend raises its own classes
+        reason = one_line(error, 100).partition(". ")[0]
+        return f"{rule}, which torch cannot use here ({reason})"
+    return None
