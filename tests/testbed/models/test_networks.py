@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import copy
+import os
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from helpers import ROOT
+from helpers.special_files import at_most
 from swad.testbed.models import catalog, networks, weight_files
 from swad.testbed.models.networks import NetworkError
 
@@ -128,10 +130,16 @@ def test_a_weights_file_fills_all_but_the_head(stored):
             torch.testing.assert_close(tensor, origin[name], rtol=1e-3, atol=1e-3)
 
 
+def _packed(weight: torch.Tensor) -> torch.Tensor:
+    """Four bits per number, two in a byte: safetensors stores it, and torch converts it to nothing."""
+    return torch.zeros(weight.shape, dtype=torch.uint8).view(torch.float4_e2m1fn_x2)
+
+
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
         (lambda weight: weight.to(torch.int8), r"it has no floating-point numbers in bn1\.weight torch\.int8"),
+        (lambda weight: _packed(weight), r"it has no floating-point numbers in bn1\.weight torch\.float4_e2m1fn_x2"),
         (lambda weight: weight * float("nan"), r"it has values that are not finite in bn1\.weight"),
     ],
 )
@@ -159,6 +167,9 @@ def test_missing_and_broken_weights_files(tmp_path):
     with pytest.raises(NetworkError, match="there is no weights file"):
         networks.build(TINY, 5, weights=tmp_path / "none.safetensors")
     (tmp_path / "text.safetensors").write_text("not at all")
+    os.mkfifo(tmp_path / "pipe.safetensors")
+    with at_most(5), pytest.raises(NetworkError, match="is a pipe or a device, not a file"):
+        weight_files.read_safetensors(tmp_path / "pipe.safetensors")
     with pytest.raises(NetworkError, match=r"cannot read .* as safetensors"):
         networks.build(TINY, 5, weights=tmp_path / "text.safetensors")
 

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from swad.util.files import require_regular
 from swad.util.names import listed, one_line
 
 CHECKSUM, CARD = "swad_sha256", "swad"
@@ -39,8 +40,8 @@ def load_weights(model: nn.Module, stored: Mapping[str, Tensor], path: Path, ign
         if offered[name].shape != own[name].shape
     )
     weights = sorted(name for name in wanted & offered.keys() if own[name].is_floating_point())
-    quantized = [f"{name} {offered[name].dtype}" for name in weights if not offered[name].is_floating_point()]
-    infinite = [name for name in weights if not offered[name].float().isfinite().all()]
+    quantized = [f"{name} {offered[name].dtype}" for name in weights if not _has_floats(offered[name])]
+    infinite = [name for name in weights if _has_floats(offered[name]) and not offered[name].float().isfinite().all()]
     problems = [
         f"{words} {listed(names, 4)}"
         for words, names in (
@@ -60,6 +61,15 @@ def load_weights(model: nn.Module, stored: Mapping[str, Tensor], path: Path, ign
     with torch.no_grad():
         for name in wanted & offered.keys():
             own[name].copy_(offered[name])
+
+
+def _has_floats(tensor: Tensor) -> bool:
+    """Whether values are floating-point numbers that torch can convert; of packed ones, two to a byte, it cannot."""
+    try:
+        tensor.reshape(-1)[:1].float()
+    except RuntimeError:
+        return False
+    return tensor.is_floating_point()
 
 
 def checksum(tensors: Mapping[str, Tensor], card: str) -> str:
@@ -89,6 +99,7 @@ def open_safetensors(path: Path | str) -> Iterator[Any]:
     except ImportError:
         raise NetworkError("reading weights needs safetensors: pip install safetensors") from None
     try:
+        require_regular(path)
         with safe_open(path, framework="pt") as file:
             yield file
     except NetworkError:
