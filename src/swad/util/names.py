@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import difflib
 import re
+import unicodedata
 from collections.abc import Iterable
+from pathlib import PurePath
 
 NO_TARGET = "none"
 """The target of a run that holds no domain out and trains on all of them."""
@@ -17,6 +19,41 @@ def plain(name: str) -> str:
     True
     """
     return "".join(c for c in name.lower() if c.isalnum())
+
+
+def is_name(value: object) -> bool:
+    """Return whether a value can be a name in tables, messages and files: text in UTF-8 without control characters.
+
+    >>> is_name("Bonn, Main Street"), is_name("da\\nta"), is_name("caf\\udce9"), is_name(""), is_name(5)
+    (True, False, False, False, False)
+    """
+    if not isinstance(value, str) or not value or not is_utf8(value):
+        return False
+    return not any(unicodedata.category(letter) == "Cc" for letter in value)  # a line break would garble tables
+
+
+def is_utf8(text: str) -> bool:
+    """Return whether a text can be written; a file's name of other bytes cannot.
+
+    >>> is_utf8("café"), is_utf8(b"caf\\xe9".decode(errors="surrogateescape"))
+    (True, False)
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def name_problem(what: str, name: object) -> str | None:
+    """Say why a name cannot be that of runs and their directories; None if it can.
+
+    >>> name_problem("the target", "../../x")
+    "the target must be a name without control characters, and not outside of its folder, got '../../x': rename it"
+    """
+    if is_name(name) and not PurePath(str(name)).is_absolute() and ".." not in PurePath(str(name)).parts:
+        return None
+    return f"{what} must be a name without control characters, and not outside of its folder, got {name!r}: rename it"
 
 
 def file_stem(parts: Iterable[str]) -> str:

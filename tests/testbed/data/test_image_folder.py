@@ -57,6 +57,8 @@ def test_stray_folders_do_not_become_domains(tmp_path):
             r"the name of folder caf\? is not UTF-8; rename it",
             marks=pytest.mark.skipif(sys.platform != "linux", reason="other systems refuse such a name"),
         ),
+        (lambda root: make_tree(root, ["a\nb"], ["cat", "dog"]), r"a name without control characters, .*got 'a\\nb'"),
+        (lambda root: make_tree(root, ["\x1b[2J"], ["cat", "dog"]), r"a name without control .*got '\\x1b\[2J'"),
     ],
 )
 def test_broken_trees_are_refused_in_one_line(tmp_path, spoil, words):

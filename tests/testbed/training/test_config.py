@@ -6,13 +6,18 @@ import dataclasses
 import inspect
 import json
 import pydoc
+from pathlib import Path
 
+import numpy as np
 import pytest
 
 from helpers.runs import short
+from swad.testbed.data.domains import Dataset, FileDomain
 from swad.testbed.training.config import SECTIONS, SETTINGS, TITLES, ConfigError, RunConfig
 from swad.testbed.training.loop import train
 from swad.testbed.training.resolve import resolve
+from swad.util.images import DataError
+from swad.util.names import is_name
 
 
 def test_flat_names_build_the_sections(tmp_path):
@@ -142,3 +147,36 @@ def test_runs_of_earlier_versions_can_still_be_read(tmp_path):
     content = RunConfig.from_options(dataset="digits", target="paper", output=tmp_path).to_json()
     content["config"]["files"]["tensorboard"] = True
     assert RunConfig.from_json(content, tmp_path).files.log == ()
+
+
+@pytest.mark.parametrize("name", ["da\nta", "da\rta", "\x1b[31mdata", "da\udcffta", "\x9b2J", "da\x00ta", "\x7f"])
+def test_what_a_report_would_refuse_is_refused_before_the_first_step(name: str) -> None:
+    """One rule for names: that of `swad report`, which reads them from `config.json` later."""
+    assert not is_name(name)
+    run = {"dataset": "folder", "output": "run", "data_dir": "/data/mine"}
+    target = RunConfig.from_options(**run, target=name)
+    folder = RunConfig.from_options(**{**run, "data_dir": f"/data/{name}"}, target="art")
+    for config in (target, folder, RunConfig.from_options(**run, target=("art", name))):
+        problems = config.problems()
+        assert problems
+        assert all(repr(name)[1:-1] in problem and is_name(problem) for problem in problems)
+    labels = np.zeros(1, np.int64)
+    for names in ((name, "art"), ("mine", name)):
+        domains = (FileDomain(names[1], labels, Path("/data"), ("x.png",)),)
+        with pytest.raises(DataError, match="must be a name without control characters"):
+            Dataset(names[0], domains, ("cat",))
+
+
+@pytest.mark.parametrize("path", ["/data\udcff/mine", "/\ud800"])
+@pytest.mark.parametrize("setting", ["data_dir", "weights", "branch_from", "cache"])
+def test_a_path_that_config_json_cannot_hold_is_refused(setting: str, path: str) -> None:
+    config = RunConfig.from_options(dataset="digits", target="paper", output="run", **{setting: path})
+    (problem,) = config.problems()
+    assert problem.startswith(f"{setting} must be in UTF-8, got ")
+    problem.encode()
+
+
+@pytest.mark.parametrize("target", ["../../x", "/etc", "a/../../b", ".."])
+def test_a_target_outside_of_its_folder_is_refused(target: str) -> None:
+    config = RunConfig.from_options(dataset="folder", target=target, output="run", data_dir="/data")
+    assert any("not outside of its folder" in problem for problem in config.problems())

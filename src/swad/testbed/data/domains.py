@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from swad.util.images import DataError, read_image
-from swad.util.names import NO_TARGET, did_you_mean
+from swad.util.names import NO_TARGET, did_you_mean, name_problem
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -173,6 +173,10 @@ class Dataset:
         names = self.domain_names
         if len(set(names)) != len(names):
             raise DataError(f"dataset {self.name}: domain names must differ, got {', '.join(names)}")
+        problems = [name_problem("the name of a dataset", self.name)]
+        problems += [name_problem("the name of a domain", name) for name in names]
+        if wrong := list(filter(None, problems)):
+            raise DataError(f"dataset {self.name}: {wrong[0]}")
         if NO_TARGET in names:
             raise DataError(f"dataset {self.name}: the name {NO_TARGET} means no target; rename that domain")
         for domain in self.domains:

@@ -28,7 +28,7 @@ import numpy as np
 from swad.testbed.data.benchmark import Benchmark, Options
 from swad.testbed.data.domains import Dataset, FileDomain, IntArray
 from swad.util.images import EXTENSIONS, DataError
-from swad.util.names import counted
+from swad.util.names import counted, is_utf8, name_problem
 
 ONLY_DOMAIN = "images"
 """Name of the domain of a folder without domains."""
@@ -176,6 +176,8 @@ def layout_problems(benchmark: Benchmark, tree: Tree) -> list[str]:
     if len(tree.classes) == 1:
         problems.append(f"{tree.classes[0]} is the only class; images must be at <domain>/<class>/<image>")
     problems += _encoding_problems((*tree.folders.values(), *tree.classes)) + _spelling_problems(tree.classes)
+    names = filter(is_utf8, tree.folders.values())
+    problems += [problem for name in names if (problem := name_problem("the folder of a domain", name))]
     if benchmark.classes is not None:
         unknown = [name for name in tree.classes if name not in benchmark.classes]
         missing = [name for name in benchmark.classes if name not in tree.classes]
@@ -332,8 +334,8 @@ def _entries(path: Path) -> list[os.DirEntry[str]]:
 
 def _encoding_problems(names: Iterable[str]) -> list[str]:
     """Find names that no text file can hold: their bytes are not UTF-8."""
-    readable = {name: name.encode(errors="replace").decode() for name in names}
-    return [f"the name of folder {text} is not UTF-8; rename it" for name, text in readable.items() if text != name]
+    readable = [name.encode(errors="replace").decode() for name in names if not is_utf8(name)]
+    return [f"the name of folder {name} is not UTF-8; rename it" for name in readable]
 
 
 def _spelling_problems(names: tuple[str, ...]) -> list[str]:

@@ -6,7 +6,6 @@ import dataclasses
 import json
 import os
 import reprlib
-import unicodedata
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -21,6 +20,7 @@ from swad.testbed.results.run_data import RunData
 from swad.testbed.results.summary import MIN_RUNS, Signature, read_summary, signature, write_summary
 from swad.util.files import MAX_BYTES, read_json, require_regular, sha256
 from swad.util.garbage import paused_garbage_collection
+from swad.util.names import is_name
 from swad.util.progress import Progress
 
 if TYPE_CHECKING:
@@ -95,12 +95,6 @@ def _read_config(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
                 f"{path}: {name} must be {rule}, got {reprlib.repr(settings[name])}: restore the file or remove the run"
             )
     return settings, roles
-
-
-def is_name(value: object) -> bool:
-    """Return whether a value of a file is text that can be a name."""
-    # Line breaks and other control characters would garble tables and messages.
-    return isinstance(value, str) and value != "" and not any(unicodedata.category(letter) == "Cc" for letter in value)
 
 
 def is_count(value: object) -> bool:

@@ -21,16 +21,16 @@ import reprlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 from swad.testbed.results.method_results import DatasetResults
 from swad.testbed.results.run_data import RunData
-from swad.testbed.results.runs import is_count, is_name
+from swad.testbed.results.runs import is_count
 from swad.testbed.results.selection import TargetResult, weights_step
 from swad.testbed.results.selectors import ORACLES, SELECTORS
 from swad.util.files import read_json, sha256, write_text
-from swad.util.names import listed, snapshot_name
+from swad.util.names import is_name, listed, name_problem, snapshot_name
 from swad.util.progress import Progress
 from swad.util.version import __version__
 
@@ -292,9 +292,8 @@ def _is_fraction(value: object) -> bool:
 
 
 def _is_path(value: object) -> bool:
-    path = PurePosixPath(str(value))
     # A shared file must not lead outside of the directory that its reader names.
-    return is_name(value) and not path.is_absolute() and ".." not in path.parts
+    return name_problem("a path", value) is None
 
 
 def _is_hyperparameters(value: object) -> bool:

@@ -31,7 +31,7 @@ from swad.testbed.training.config_sections import (
 from swad.testbed.training.config_sections import SETTINGS as SETTINGS
 from swad.testbed.training.config_sections import TITLES as TITLES
 from swad.testbed.training.setting import add_args
-from swad.util.names import did_you_mean
+from swad.util.names import did_you_mean, is_utf8, name_problem
 
 FORMAT = 2
 """Version of `config.json`."""
@@ -165,7 +165,7 @@ class RunConfig:
         schedule = self.training.lr_schedule
         if schedule is not None and (problem := lr_schedule.problem(schedule, self.training.epochs)):
             problems.append(problem)
-        problems += _augmentation_problems(self.data.augmentation)
+        problems += _augmentation_problems(self.data.augmentation) + self._name_problems()
         try:
             json.dumps(self.data.dataset_options)
         except (TypeError, ValueError) as error:
@@ -179,6 +179,18 @@ class RunConfig:
         if not self.evaluation.report_live and not self.evaluation.averages:
             problems.append("a run without report_live needs at least one average, got none")
         return problems
+
+    def _name_problems(self) -> list[str]:
+        """List the names and paths that `config.json` cannot hold, or that a report would refuse."""
+        problems = [name_problem("the target", name) for name in self.data.targets if isinstance(name, str)]
+        if self.data.dataset == "folder" and self.data.data_dir is not None:  # its results have the directory's name
+            folder = Path(os.path.abspath(self.data.data_dir)).name
+            problems.append(name_problem("the folder of a dataset", folder))
+        texts = {name: str(value) for name, value in self.options().items() if isinstance(value, str | Path)}
+        texts.pop("target", None)
+        return list(filter(None, problems)) + [
+            f"{name} must be in UTF-8, got {text!r}: rename it" for name, text in texts.items() if not is_utf8(text)
+        ]
 
     # -- files ----------------------------------------------------------------------------------------------------
 
