@@ -36,6 +36,22 @@ def test_a_sweep_file_that_cannot_be_read_to_its_end_is_one_problem(tmp_path, ki
     assert "\n" not in str(refused.value)
 
 
+@pytest.mark.parametrize("name", ["../../x", "/tmp/x", "a/../../../x", "..", "a\nb", "\x1b[2J", 5])
+@pytest.mark.parametrize("key", ["targets", "domains"])
+def test_a_target_that_leads_outside_of_the_sweep_is_refused_before_a_folder_is_made(tmp_path, key, name):
+    sweep = SweepDir(tmp_path / "sweep")
+    domains = {"folder": ("east", "west", "north")}
+    sweep.add(dataclasses.replace(SPEC, datasets=("folder",), data=tmp_path, targets=("east",), domains=domains))
+    content = json.loads((sweep.path / "sweep.json").read_text())
+    content["specs"][0]["targets"] = ["east", *([name] if key == "targets" else [])]
+    content["specs"][0]["domains"]["folder"].append(name)
+    (sweep.path / "sweep.json").write_text(json.dumps(content))
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(ConfigError, match=rf"sweep.json: .*(a name in {key} must be|targets must be)"):
+        sweep.plan()
+    assert sorted(tmp_path.rglob("*")) == before
+
+
 def test_settings_of_the_machine_replace_the_earlier_ones(tmp_path):
     sweep = SweepDir(tmp_path)
     sweep.add(dataclasses.replace(SPEC, options={"steps": 5, "device": "cuda:0"}))

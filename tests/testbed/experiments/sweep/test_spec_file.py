@@ -27,6 +27,15 @@ hyperparameters = { batch_size = 16 }
 """
 
 
+@pytest.mark.parametrize("line", ['target = ["../../x"]', 'target = "/x"', 'domains = { folder = ["a", "../x"] }'])
+def test_a_plan_names_no_folder_outside_of_the_sweep(tmp_path, line):
+    path = tmp_path / "plan.toml"
+    path.write_text(line)
+    values, (problem,) = read_spec_file(path)
+    assert values == {}
+    assert problem.startswith(f"{path}: a name in {line.split()[0]} must be a name without control characters, and not")
+
+
 @pytest.mark.parametrize("kind", [*SPECIAL, "deep"])
 def test_a_plan_that_cannot_be_read_to_its_end_is_one_problem(tmp_path, kind):
     path = tmp_path / "plan.toml"

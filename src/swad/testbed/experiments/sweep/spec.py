@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,7 +20,7 @@ from swad.testbed.algorithms import registry as algorithms
 from swad.testbed.algorithms.hyperparameters import Seeding
 from swad.testbed.data import benchmarks
 from swad.testbed.training.config import SETTINGS, ConfigError
-from swad.util.names import did_you_mean
+from swad.util.names import did_you_mean, name_problem
 
 Protocol = Literal["paper", "domainbed", "defaults", "grid", "random"]
 PROTOCOLS: tuple[str, ...] = get_args(Protocol)
@@ -160,7 +161,19 @@ def key_problems(content: Mapping[str, Any], fields: Mapping[str, str] | None = 
             problems.append(f"{name} must be {rule}, got {value!r}")
         elif isinstance(value, str) and len(names := _listed_names(fields[name], value)) > 1:
             problems.append(f"{name} must be a list of names, got {value!r}: write {name} = {json.dumps(names)}")
+        else:
+            problems += _folder_problems(fields[name], name, value)
     return problems
+
+
+def _folder_problems(field: str, name: str, value: Any) -> list[str]:
+    """Say which targets and domains cannot name the directories of their runs, which are made inside of the sweep."""
+    held_out: Iterable[Any] = ()
+    if field == "targets":
+        held_out = (value,) if isinstance(value, str) else value
+    elif field == "domains":
+        held_out = itertools.chain.from_iterable(value.values())
+    return list(filter(None, (name_problem(f"a name in {name}", target) for target in held_out)))
 
 
 def _type_problem(name: str, value: Any) -> str:
