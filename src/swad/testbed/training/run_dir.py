@@ -200,7 +200,7 @@ def read_checkpoint(path: Path, name: str = CHECKPOINT) -> dict[str, Any] | None
         if not isinstance(state, dict):
             raise TypeError(f"it holds {type(state).__name__}")
         for name, kind in _CHECKPOINT_VALUES.items():
-            if not isinstance(state.get(name), kind):
+            if type(state.get(name)) is not kind:  # True is an int
                 raise TypeError(f"its {name} is {type(state.get(name)).__name__}")
     except Exception as error:  # torch and zipfile raise several classes for files that are not checkpoints
         raise damaged_checkpoint(path, error) from None
@@ -209,6 +209,8 @@ def read_checkpoint(path: Path, name: str = CHECKPOINT) -> dict[str, Any] | None
 
 _CHECKPOINT_VALUES = {
     "step": int,
+    "loss_count": int,
+    "recorded": dict,
     "records_offset": int,
     "records_sha256": str,
     "config": str,
