@@ -317,7 +317,23 @@ def test_a_checkpoint_with_an_edited_value_is_one_line(tmp_path, name, value):
     torch.save({**values, **{each: {} for each in ("recorded", "images", "clock", "best")}}, state)
     assert read_checkpoint(tmp_path) is not None
     torch.save({**torch.load(state, weights_only=True), name: value}, state)
-    with pytest.raises(RunError, match=rf"its {name} is {type(value).__name__}\): remove .*checkpoint to start the run"):
+    with pytest.raises(
+        RunError, match=rf"its {name} is {type(value).__name__}\): remove .*checkpoint to start the run"
+    ):
+        read_checkpoint(tmp_path)
+
+
+@pytest.mark.parametrize("value", [None, "x", [], True])
+@pytest.mark.parametrize(("group", "name"), [("best", "accuracy"), ("best", "step"), ("clock", "total")])
+def test_a_checkpoint_with_an_edited_number_is_one_line(tmp_path, group, name, value):
+    state = tmp_path / "checkpoint" / "state.pt"
+    state.parent.mkdir()
+    values = {"step": 4, "loss_count": 2, "records_offset": 0, "records_sha256": "", "config": "{}"}
+    groups = {"recorded": {}, "images": {}, "clock": {}, "best": {"weights": None}}
+    torch.save({**values, **groups, group: {name: value}}, state)
+    with pytest.raises(
+        RunError, match=rf"its {name} is {type(value).__name__}\): remove .*checkpoint to start the run"
+    ):
         read_checkpoint(tmp_path)
 
 

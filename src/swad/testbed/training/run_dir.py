@@ -202,6 +202,10 @@ def read_checkpoint(path: Path, name: str = CHECKPOINT) -> dict[str, Any] | None
         for name, kind in _CHECKPOINT_VALUES.items():
             if type(state.get(name)) is not kind:  # True is an int
                 raise TypeError(f"its {name} is {type(state.get(name)).__name__}")
+        numbers = {key: value for key, value in {**state["best"], **state["clock"]}.items() if key != "weights"}
+        for name, value in numbers.items():
+            if type(value) not in (int, float):
+                raise TypeError(f"its {name} is {type(value).__name__}")
     except Exception as error:  # torch and zipfile raise several classes for files that are not checkpoints
         raise damaged_checkpoint(path, error) from None
     return state
