@@ -12,6 +12,7 @@ import typer
 from hypothesis import given
 from hypothesis import strategies as st
 
+from helpers.special_files import at_most
 from swad import cli
 from swad.cli import _options as parse
 
@@ -83,6 +84,23 @@ def test_wrong_numbers_are_named(text):
 def test_wrong_radii_are_named(text):
     with pytest.raises(ValueError, match=f"--radii takes numbers such as .*; got '{text}'"):
         parse.numbers("radii", [text])
+
+
+@pytest.mark.parametrize("text", ["0:1e9:1", "0:1:1e-9", "0:1e300:1", "0:1e9", "-1e9:1e9:7"])
+def test_a_range_without_end_is_refused_by_its_size(text):
+    with at_most(5), pytest.raises(ValueError, match=r"--radii takes at most 10,000 numbers, got '.*': use a"):
+        parse.numbers("radii", ["5", text])
+    assert len(parse.numbers("radii", ["1:10000"])) == 10_000
+    with pytest.raises(ValueError, match="--trial takes at most 10,000 numbers, got '0:1000000000'"):
+        parse.whole_numbers("trial", ["0:1000000000"])
+
+
+def test_counts_without_end_are_refused():
+    assert parse.even_directions(10_000) == 10_000
+    with pytest.raises(ValueError, match="--directions must be 10,000 or less, got 100,000,000"):
+        parse.even_directions(100_000_000)
+    with pytest.raises(ValueError, match="--steps must be 1,000 or less, got 1,001"):
+        parse.at_least("steps", 1001, 2, parse.MOST_POINTS)
 
 
 def test_settings_have_one_value_for_each_name():

@@ -19,10 +19,16 @@ NAMES, NUMBERS, PAIRS = "NAME,...", "NUMBER,...", "NAME=VALUE,..."
 """Placeholders of options that take several values."""
 
 
-def at_least(option: str, value: int, minimum: int) -> int:
-    """Return `value` if it is large enough."""
+MOST_NUMBERS, MOST_POINTS = 10_000, 1_000
+"""Numbers of one range or directions, and points per side of a surface. More is a misprint, and would not end."""
+
+
+def at_least(option: str, value: int, minimum: int, maximum: int | None = None) -> int:
+    """Return `value` if it is large enough, and not absurdly large."""
     if value < minimum:
         raise ValueError(f"--{option} must be {minimum} or more, got {value}")
+    if maximum is not None and value > maximum:
+        raise ValueError(f"--{option} must be {maximum:,} or less, got {value:,}")
     return value
 
 
@@ -112,7 +118,9 @@ def numbers(option: str, texts: Iterable[str] | None) -> tuple[float, ...]:
     >>> numbers("radii", ["0.1:0.3:0.1,3", "inf"])
     (0.1, 0.2, 0.3, 3.0, inf)
     """
-    return _numbers(texts, float, f"--{option} takes numbers such as 0.1,0.2, or START:STOP:STEP such as 0:60:5")
+    return _numbers(
+        option, texts, float, f"--{option} takes numbers such as 0.1,0.2, or START:STOP:STEP such as 0:60:5"
+    )
 
 
 def whole_numbers(option: str, texts: Iterable[str] | None) -> tuple[int, ...]:
@@ -121,15 +129,16 @@ def whole_numbers(option: str, texts: Iterable[str] | None) -> tuple[int, ...]:
     >>> whole_numbers("trial", ["0:2", "7"])
     (0, 1, 2, 7)
     """
-    return _numbers(texts, int, f"--{option} takes whole numbers such as 0,1,2, or START:STOP such as 0:9")
+    return _numbers(option, texts, int, f"--{option} takes whole numbers such as 0,1,2, or START:STOP such as 0:9")
 
 
 T = TypeVar("T", int, float)
 
 
-def _numbers(texts: Iterable[str] | None, number_type: Callable[[str], T], rule: str) -> tuple[T, ...]:
+def _numbers(option: str, texts: Iterable[str] | None, number_type: Callable[[str], T], rule: str) -> tuple[T, ...]:
     values: list[T] = []
     for word in (word for text in texts or () for word in _split(text)):
+        n_values = 1
         try:
             start, *rest = [number_type(part) for part in word.split(":")]
             if rest:
@@ -137,11 +146,15 @@ def _numbers(texts: Iterable[str] | None, number_type: Callable[[str], T], rule:
                 if not step > 0 or stop < start:
                     raise ValueError
                 n_values = int((stop - start) / step + 1e-9) + 1
-                values += [round(start + step * k, 12) for k in range(n_values)]  # 0.3, not 0.30000000000000004
+                values += [
+                    round(start + step * k, 12) for k in range(min(n_values, MOST_NUMBERS))
+                ]  # 0.3, not 0.30000000000000004
             else:
                 values.append(start)
         except (ValueError, OverflowError):
             raise ValueError(f"{rule}; got {word!r}") from None
+        if n_values > MOST_NUMBERS:
+            raise ValueError(f"--{option} takes at most {MOST_NUMBERS:,} numbers, got {word!r}: use a larger step")
     return tuple(values)
 
 
@@ -220,7 +233,7 @@ def even_directions(directions: int) -> int:
             f"--directions must be an even number of at least 4: directions come in opposite pairs, and a single pair "
             f"has no spread; got {directions}"
         )
-    return directions
+    return at_least("directions", directions, 4, MOST_NUMBERS)
 
 
 def figure_formats(texts: Iterable[str]) -> list[str]:

@@ -138,8 +138,8 @@ def reproduce(
     # Every value is parsed before anything is reported, so that all problems are listed together.
     problems = Problems()
 
-    def at_least(option: str, value: int | None, minimum: int) -> int | None:
-        return None if value is None else problems.collect(parse.at_least, option, value, minimum)
+    def at_least(option: str, value: int | None, minimum: int, maximum: int | None = None) -> int | None:
+        return None if value is None else problems.collect(parse.at_least, option, value, minimum, maximum)
 
     items = problems.collect(get_items, parse.words(names)) if names else None
     request: dict[str, Any] = {
@@ -162,7 +162,7 @@ def reproduce(
         "radii": problems.collect(parse.numbers, "radii", radii) or None,
         "directions": None if directions is None else problems.collect(parse.even_directions, directions),
         "images": at_least("images", images, 0),
-        "grid": at_least("grid", grid, 2),
+        "grid": at_least("grid", grid, 2, parse.MOST_POINTS),
         "formats": problems.collect(parse.figure_formats, figure_formats) or (),
         "runs": runs,
     }

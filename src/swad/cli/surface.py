@@ -80,7 +80,7 @@ def surface(
             None if points is None else parse.words(points),
             data=data,
             progress=progress,
-            steps=parse.at_least("steps", steps, 2),
+            steps=parse.at_least("steps", steps, 2, parse.MOST_POINTS),
             margin=margin,
             n_images=parse.at_least("images", images, 0) or None,
             device=device,

@@ -32,6 +32,12 @@ def test_valid_specs_have_no_problems():
         ({"targets": "paper, board"}, 'no domain \'paper, board\': for several write target = ["paper", "board"]'),
         ({"datasets": ("PACS", "VLCS"), "targets": ("sketch",)}, "dataset VLCS has none of the targets sketch"),
         ({"trials": ()}, "trials must not be empty"),
+        (
+            {"protocol": "grid", "grid": {name: tuple(range(1, 1001)) for name in ("lr", "dropout", "weight_decay")}},
+            "a sweep must have at most 1,000,000 runs, got at least 3,000,000,000: search fewer points",
+        ),
+        ({"protocol": "random", "draws": 10**9}, "at most 1,000,000 runs, got at least 3,000,000,000"),
+        ({"protocol": "domainbed", "draws": 10**12}, "at most 1,000,000 runs, got at least"),
         ({"trials": (-1,)}, "whole numbers of at least 0, got -1"),
         ({"protocol": "papr"}, "must be one of paper, domainbed, defaults, grid, random, got 'papr'"),
         ({"select": "idd"}, "did you mean 'iid'?"),

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,9 @@ from swad.testbed.training.config import SETTINGS, ConfigError, RunConfig
 from swad.testbed.training.defaults import default_hyperparameters
 from swad.util.images import DataError
 from swad.util.names import NO_TARGET, choice_problem, did_you_mean
+
+MOST_RUNS = 1_000_000
+"""Runs of a sweep for each target. More are a misprint: counting them alone would take all memory."""
 
 INSTEAD = {
     "set": "write hyperparameters = { lr = 3e-5 }",
@@ -149,6 +153,10 @@ def _protocol_problems(spec: SweepSpec) -> list[str]:
         problems.append("select oracle_best_step needs the target at every evaluation: set target_every_evaluation")
     if spec.protocol == "grid" and not spec.grid:
         problems.append("the protocol grid needs values: give e.g. --grid lr=1e-5,3e-5")
+    points = math.prod(map(len, spec.grid.values())) if spec.grid else spec.draws if random else 1
+    runs = points * len(spec.trials) * len(spec.algorithms) * max(1, len(spec.datasets))
+    if runs > MOST_RUNS:
+        problems.append(f"a sweep must have at most {MOST_RUNS:,} runs, got at least {runs:,}: search fewer points")
     if empty := [name for name, values in spec.grid.items() if not values]:
         problems.append(f"every hyperparameter of a grid needs a value, got none for {', '.join(empty)}")
     return problems + _choice_problems(spec)
