@@ -69,6 +69,23 @@ def test_broken_trees_are_refused_in_one_line(tmp_path, spoil, words):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("marker", ["runs/mine/erm/a-0/run.lock", "sweep/sweep.json", "mine/erm/a-0/run.lock"])
+@pytest.mark.parametrize("domains", [["a", "b"], ["."], ["train", "val"]])
+def test_runs_in_the_folder_of_a_dataset_are_no_domain(tmp_path, marker, domains):
+    """As after `cd DATA; swad train folder --data .`, whose output is DATA/runs."""
+    make_tree(tmp_path, domains, ["cat", "dog"])
+    before = benchmarks.load("folder", tmp_path)
+    (tmp_path / marker).parent.mkdir(parents=True)
+    (tmp_path / marker).touch()
+    figures = (tmp_path / marker).parent / "figures"
+    make_tree(figures.parent, ["."], ["figures"])
+    after = benchmarks.load("folder", tmp_path)
+    assert after.domain_names == before.domain_names
+    assert after.classes == before.classes
+    assert [len(domain) for domain in after.domains] == [len(domain) for domain in before.domains]
+    assert f"ignored folder {marker.split('/')[0]}, which holds runs" in after.notes
+
+
 def test_hidden_folders_and_those_of_macos_are_no_domains(tmp_path):
     make_tree(tmp_path, ["a", "b", "__MACOSX", ".cache"], ["cat", "dog"])
     dataset = benchmarks.load("folder", tmp_path)

@@ -12,6 +12,7 @@ These rules keep labels stable and report everything that is ignored:
   says which level is missing.
 - A folder of your own may also have no domains: class folders alone, ``<class>/<image>``, or class folders in
   ``train`` and ``val`` (and ``test``), which then are the split. Either is one domain, ``images``.
+- In a folder of your own, a folder that holds runs is ignored: `swad train` writes to ``runs`` by default.
 - Hidden files and folders and ``__MACOSX`` are ignored. Files without an image extension are ignored and counted.
 """
 
@@ -57,6 +58,8 @@ class Tree:
     """Images that are not in a class folder, but in a domain's folder or above."""
     is_split: bool
     """Whether the folders are not domains, but the splits of one domain."""
+    result_folders: tuple[str, ...] = ()
+    """Folders that hold runs, such as the output of `swad train` in the folder of the dataset."""
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -107,8 +110,9 @@ def scan(benchmark: Benchmark, path: Path, options: Options) -> Tree:
     if not isinstance(requested, str | list | tuple):
         raise DataError(f"the option domains of {benchmark.name} must be a list of names, got {requested!r}")
     required = (requested,) if isinstance(requested, str) else tuple(requested)
-    folders = {benchmark.aliases.get(name, name): name for name in _folders(path)}
-    if not required and _has_no_domains(path):
+    results = () if required else tuple(name for name in _folders(path) if _holds_runs(path / name))
+    folders = {benchmark.aliases.get(name, name): name for name in _folders(path) if name not in results}
+    if not required and _has_no_domains(path, list(folders)):
         folders = {ONLY_DOMAIN: "."}
     excluded = benchmark.excluded(path, options) if benchmark.excluded else frozenset()
     files: dict[str, dict[str, list[str]]] = {}
@@ -122,6 +126,8 @@ def scan(benchmark: Benchmark, path: Path, options: Options) -> Tree:
         files[domain] = {}
         shallow += [] if folder == "." else [f"{folder}/{name}" for name in _images(path / folder)]
         for name in _folders(path / folder):
+            if folder == "." and name in results:
+                continue
             images: list[str] = []
             for entry in _entries(path / folder / name):
                 if entry.name.startswith("."):
@@ -145,6 +151,7 @@ def scan(benchmark: Benchmark, path: Path, options: Options) -> Tree:
         other_files=tuple(sorted(others)),
         shallow_images=tuple(shallow),
         is_split=not required and _are_splits(files),
+        result_folders=results,
     )
 
 
@@ -202,6 +209,7 @@ def count_problems(benchmark: Benchmark, counts: Mapping[str, int]) -> list[str]
 def notes(tree: Tree) -> list[str]:
     """Return notes on ignored folders and files, on splits, and on classes that some domains lack, one line each."""
     lines = [f"ignored folder {name}, which is not one of the domains" for name in tree.unknown_folders]
+    lines += [f"ignored folder {name}, which holds runs" for name in tree.result_folders]
     if tree.other_files:
         files = counted(len(tree.other_files), "file")
         lines.append(f"ignored {files} without an image extension, e.g. {tree.other_files[0]}")
@@ -282,9 +290,19 @@ def _untrained_classes(tree: Tree) -> list[tuple[str, str]]:
     ]
 
 
-def _has_no_domains(path: Path) -> bool:
+def _holds_runs(folder: Path) -> bool:
+    """Whether a folder is the output of a training or a sweep, which has figures, but no classes of images."""
+    for _, subfolders, files in os.walk(folder):
+        if not {"run.lock", "sweep.json"}.isdisjoint(files):
+            return True
+        if any(map(_is_image, files)):  # a domain: its other images need not be listed again
+            return False
+        subfolders[:] = [name for name in subfolders if name != "figures"]
+    return False
+
+
+def _has_no_domains(path: Path, names: list[str]) -> bool:
     """Whether images are at <class>/<image> and none is at <domain>/<class>/<image>."""
-    names = _folders(path)
     in_classes = (_images(path / name / inner) for name in names for inner in _folders(path / name))
     return not any(in_classes) and any(_images(path / name) for name in names)
 
