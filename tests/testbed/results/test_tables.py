@@ -1,5 +1,6 @@
 import csv
 import io
+import re
 
 import pytest
 
@@ -114,3 +115,22 @@ def test_long_texts_start_at_the_left_and_numbers_end_at_the_right() -> None:
     *_, first, second = Table("Verdicts", ("verdict", "points"), rows).text().splitlines()
     assert first.index("flatter") == second.index("open")
     assert len(first) == len(second)
+
+
+@pytest.mark.parametrize("line_break", ["\n", "\r", "\r\n", "\v", "\f", "\x1c", "\x85", "\u2028", "\u2029"])
+def test_no_line_break_ends_a_comment_or_a_row_of_latex(line_break: str) -> None:
+    name = rf"art{line_break}\input{{/etc/passwd}}"
+    table = Table(f"Accuracy on {name}", (name,), (Row(name, (Cell(text=name),)),), (f"Without {name}",), corner=name)
+    lines = re.split(r"[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]", table.latex())
+    assert len(lines) == 9
+    assert lines[0].startswith("% Accuracy on art ")
+    assert lines[-1].startswith("% Without art ")
+    assert not any(r"\input{" in line for line in lines[1:-1])
+
+
+def test_escape_sequences_reach_no_written_table() -> None:
+    name = "art\x1b[2J\x07"
+    table = Table(name, (name,), (Row(name, (Cell(text=name),)),), (name,))
+    for written in (table.latex(), table.markdown(), table.text()):
+        assert "\x1b" not in written
+        assert r"\x1b[2J" in written.replace(r"\textbackslash{}", "\\").replace("\\\\", "\\").replace(r"\[", "[")

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 import textwrap
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from typing import TYPE_CHECKING, Literal
 
 from swad.util.grouping import group_by
 from swad.util.statistics import summarize
+from swad.util.terminal import make_console, printable
 
 if TYPE_CHECKING:
     import rich.table
@@ -148,13 +150,11 @@ class Table:
 
     def text(self, width: int = 110) -> str:
         """Return the table as plain text with its notes below."""
-        from rich.console import Console
-
-        console = Console(file=io.StringIO(), width=width, color_system=None)
+        console = make_console(file=io.StringIO(), width=width, color_system=None)
         with console.capture() as capture:
             console.print(self.rich(width), crop=False)
         lines = [line.rstrip() for line in capture.get().rstrip().splitlines()]
-        return "\n".join([*lines, *self.notes])
+        return "\n".join([*lines, *map(printable, self.notes)])
 
     def markdown(self) -> str:
         """Return the table as GitHub-flavored Markdown."""
@@ -173,7 +173,7 @@ class Table:
     def latex(self) -> str:
         r"""Return a LaTeX `tabular` in the style of booktabs."""
         lines = [
-            f"% {self.title}; needs \\usepackage{{booktabs}}".replace("\n", " "),
+            _latex_comment(f"{self.title}; needs \\usepackage{{booktabs}}"),
             rf"\begin{{tabular}}{{l{'r' * len(self.columns)}}}",
             r"\toprule",
             " & ".join(_latex(name) for name in (self.corner, *self.columns)) + r" \\",
@@ -182,7 +182,7 @@ class Table:
             lines.append(r"\midrule")
             lines += [" & ".join([_latex(_label(row)), *map(_latex_cell, row.cells)]) + r" \\" for row in rows]
         lines += [r"\bottomrule", r"\end{tabular}"]
-        return "\n".join([*lines, *(f"% {note}".replace("\n", " ") for note in self.notes)])
+        return "\n".join([*lines, *map(_latex_comment, self.notes)])
 
     def csv(self, header: bool = True) -> str:
         """Return comma-separated values in full precision: one line per number, so that tables can be concatenated."""
@@ -239,9 +239,10 @@ def _label(row: Row) -> str:
 
 
 def _markdown(text: str) -> str:
+    text = printable(" ".join(text.split()))
     for mark in ("\\", "|", "*", "_", "`", "<", "["):
         text = text.replace(mark, "\\" + mark)
-    return " ".join(text.split())
+    return text
 
 
 def _markdown_row(cells: Iterable[str]) -> str:
@@ -273,13 +274,21 @@ _LATEX = str.maketrans(
         "±": r"$\pm$",
         "–": "--",
         "’": "'",
-        "\n": " ",
     }
 )
 
 
 def _latex(text: str) -> str:
-    return text.translate(_LATEX)
+    return _one_line(text).translate(_LATEX)
+
+
+def _latex_comment(text: str) -> str:
+    """Return a comment; LaTeX would read on after any line break, a carriage return too."""
+    return f"% {_one_line(text)}"
+
+
+def _one_line(text: str) -> str:
+    return printable(re.sub(r"\s", " ", text))
 
 
 def _latex_cell(cell: Cell) -> str:
