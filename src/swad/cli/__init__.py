@@ -5,10 +5,12 @@ Commands import what they need when they run, so that `swad --help` answers at o
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
 import threading
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated
 
 try:
@@ -33,6 +35,7 @@ from swad.cli import (
 )
 from swad.cli._command import add_command
 from swad.util.signals import Interrupted
+from swad.util.terminal import protect_streams
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -77,7 +80,20 @@ def _global_options(
 
 def main() -> None:
     """Run a command. Errors that the user can fix end in one line and exit code 1, an interrupt in code 130."""
+    protect_streams()
+    try:
+        _run()
+    finally:
+        _flush()
+
+
+def _run() -> None:
     interrupted = _record_sigint()
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        _print_error("error: the working directory was removed: change to another one, then run the same command again")
+        sys.exit(1)
     try:
         app(standalone_mode=True)
     except SystemExit as ended:
@@ -129,4 +145,19 @@ def _record_sigint() -> threading.Event:
 
 
 def _print_error(text: str) -> None:
-    print(text, file=sys.stderr)
+    with suppress(OSError):  # the terminal is gone, or the disk full
+        print(text, file=sys.stderr)
+
+
+def _flush() -> None:
+    """Write what is left; where that fails, say so and drop it, so that Python does not try again at its end."""
+    ending = sys.exc_info()[1]
+    failed = isinstance(ending, SystemExit) and ending.code not in (0, None)
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        with suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if error.errno != errno.EPIPE and not failed:  # whoever reads, such as head, has seen enough
+            _print_error(f"error: {_describe(error)}")
+        sys.exit(1)

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as RichTable
 
+from swad.util import terminal
 from swad.util.grouping import group_by
 from swad.util.names import listed
 from swad.util.signals import Interrupted
@@ -25,8 +26,8 @@ if TYPE_CHECKING:
 
 def make_console() -> Console:
     """Return the terminal's console; files and pipes have room for any table."""
-    console = Console()
-    return console if console.is_terminal or "COLUMNS" in os.environ else Console(width=160)
+    console = terminal.make_console()
+    return console if console.is_terminal or "COLUMNS" in os.environ else terminal.make_console(width=160)
 
 
 def plain_table(*columns: str, right: Collection[str] = (), no_wrap: Collection[str] = ()) -> RichTable:

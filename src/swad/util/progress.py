@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from swad.util.terminal import make_console
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -28,11 +30,10 @@ def part_progress(progress: Progress | None, index: int, n_parts: int) -> Progre
 @contextmanager
 def progress_bar(console: Console | None = None) -> Iterator[Progress]:
     """Show a progress bar per description on standard error; show nothing if that is not a terminal."""
-    from rich.console import Console
     from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as Bars
 
-    console = console or Console(stderr=True)
+    console = console or make_console(stderr=True)
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
     with Bars(*columns, console=console, disable=not console.is_terminal) as bars:
         tasks = {}
@@ -48,9 +49,7 @@ def progress_bar(console: Console | None = None) -> Iterator[Progress]:
 @contextmanager
 def progress_report() -> Iterator[Progress]:
     """Show a progress bar on a terminal; elsewhere print a line to standard error after every tenth."""
-    from rich.console import Console
-
-    console = Console(stderr=True)
+    console = make_console(stderr=True)
     if console.is_terminal:
         with progress_bar(console) as update:
             yield update

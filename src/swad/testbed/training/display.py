@@ -19,6 +19,7 @@ from rich.progress import (
 from rich.text import Text
 
 from swad.testbed.training.callback import RunCallback
+from swad.util.terminal import make_console
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -33,7 +34,7 @@ REFRESH_SECONDS = 0.2
 
 def make_display(n_runs: int) -> LogDisplay:
     """Return bars where standard error is a terminal or a notebook shows them, plain lines elsewhere."""
-    console = Console(stderr=True)
+    console = make_console(stderr=True)
     return BarDisplay(n_runs, console) if console.is_terminal or console.is_jupyter else LogDisplay(n_runs)
 
 
