@@ -163,8 +163,9 @@ def test_what_a_report_would_refuse_is_refused_before_the_first_step(name: str) 
     labels = np.zeros(1, np.int64)
     for names in ((name, "art"), ("mine", name)):
         domains = (FileDomain(names[1], labels, Path("/data"), ("x.png",)),)
-        with pytest.raises(DataError, match="must be a name without control characters"):
+        with pytest.raises(DataError, match="must be a name without control characters") as refused:
             Dataset(names[0], domains, ("cat",))
+        assert is_name(str(refused.value)), "one line"
 
 
 @pytest.mark.parametrize("path", ["/data\udcff/mine", "/\ud800"])

@@ -176,7 +176,7 @@ class Dataset:
         problems = [name_problem("the name of a dataset", self.name)]
         problems += [name_problem("the name of a domain", name) for name in names]
         if wrong := list(filter(None, problems)):
-            raise DataError(f"dataset {self.name}: {wrong[0]}")
+            raise DataError(wrong[0])
         if NO_TARGET in names:
             raise DataError(f"dataset {self.name}: the name {NO_TARGET} means no target; rename that domain")
         for domain in self.domains:
