@@ -5,9 +5,11 @@ import pytest
 from torch.nn import functional
 
 from helpers.runs import short
+from helpers.special_files import at_most, replace_by
 from swad.testbed.data.domains import ArrayDomain
 from swad.testbed.data.splits import DomainSplit
-from swad.testbed.experiments.saved_run import open_run, stratified_subset
+from swad.testbed.experiments.saved_run import SavedRun, open_run, stratified_subset
+from swad.testbed.models.weight_files import NetworkError
 from swad.testbed.results.records import read_records
 from swad.testbed.training.loop import train
 
@@ -37,3 +39,10 @@ def test_images_are_those_that_the_run_evaluated_from_its_cache(tmp_path, noise_
     images, labels = run.images(None, split="validation").by_domain["b"]
     loss = functional.cross_entropy(run.model("last")(images), labels).item()
     assert loss == pytest.approx(losses["last", "b", "out"], rel=1e-4)
+
+
+def test_a_weights_file_of_zeros_is_refused_before_all_of_it_is_read(tmp_path) -> None:
+    replace_by("sparse", tmp_path / "swad.safetensors")
+    run = SavedRun(tmp_path, short(tmp_path), {"swad": "swad.safetensors"}, None, {})
+    with at_most(3), pytest.raises(NetworkError, match=r"cannot read .*swad\.safetensors as safetensors"):
+        run.fingerprint("swad")

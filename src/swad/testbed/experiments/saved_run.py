@@ -146,7 +146,9 @@ class SavedRun:
 
     def fingerprint(self, name: str) -> str:
         """Return a hash of a weights file, to detect that it changed after a measurement."""
-        return fingerprint(self.file(name))
+        path = self.file(name)
+        with weight_files.open_safetensors(path):  # its header says how large the file is, before all of it is read
+            return fingerprint(path)
 
     def require_same_weights(self, file: RowFile, key: str, names: Sequence[str]) -> None:
         """Refuse weights files that changed since they were measured."""
