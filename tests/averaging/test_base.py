@@ -21,7 +21,8 @@ from helpers.averages import (
     uniform,
     weights_of,
 )
-from swad import EMA, SMA, SWA, SWAD, AverageGroup, SegmentLog
+from swad import EMA, SMA, SWA, SWAD, AverageGroup
+from swad.testbed import SegmentLog
 
 pytestmark = pytest.mark.filterwarnings("ignore::swad.averaging.swad.NeverConvergedWarning")
 

@@ -13,7 +13,8 @@ from helpers import HELPERS
 from helpers.averages import Net, OneHot, reload, run_scenario, scaled_steps, small_conv, train, train_captured
 from helpers.forked import run
 from helpers.valleys import losses_of, settings_of
-from swad import EMA, SMA, SWA, SWAD, AverageGroup, SegmentLog
+from swad import EMA, SMA, SWA, SWAD, AverageGroup
+from swad.testbed import SegmentLog
 
 pytestmark = pytest.mark.filterwarnings("ignore::swad.averaging.swad.NeverConvergedWarning")
 

@@ -15,7 +15,7 @@ class SWA(Average):
 
     Izmailov et al., "Averaging Weights Leads to Wider Optima and Better Generalization", UAI 2018. The window is
     (start, end]: `SWA(model, start=4000, end=5000, interval=100)` averages the ten updates 4100, 4200, ..., 5000 of the
-    SWAD paper. Train with a constant or a cyclic learning rate (`swad.cyclic_lr`); the average never touches it.
+    SWAD paper. Train with a constant or a cyclic learning rate, which the average never touches.
 
     >>> import torch
     >>> model = torch.nn.Linear(1, 1, bias=False)

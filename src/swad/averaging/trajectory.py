@@ -162,7 +162,7 @@ class Trajectory:
     def take_segment(self, total: Mapping[str, Tensor], n: int) -> None:
         """Take the sum of the weights after the next `n` updates at once, from a trajectory that was stored.
 
-        The model must hold the weights and buffers of the last of them. See `swad.averaging.segment_log.replay`.
+        The model must hold the weights and buffers of the last of them. See `swad.testbed.averages.segment_log.replay`.
 
         Args:
             total: The sum by the name of the averaged tensor.

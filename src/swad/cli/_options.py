@@ -187,7 +187,7 @@ def number(text: str) -> float:
 
 def averages(texts: Iterable[str]) -> tuple[str, ...]:
     """Parse weight averages, whose options have commas too: swad:semantics=text,n_converge=2,ema are two."""
-    from swad.averaging import registry
+    from swad.testbed.averages import registry
 
     return tuple(average for text in texts for average in registry.split(text))
 

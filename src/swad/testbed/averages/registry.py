@@ -3,7 +3,7 @@
     swad                                        SWAD by the paper's Algorithm 1
     swad:semantics=text,tolerance_ratio=0.2     with options of its class
     swad:as=strict,tolerance_ratio=0.1          with a label of its own, next to a plain swad
-    mine:k=5                                    an average of your own (`swad.averaging.own`)
+    mine:k=5                                    an average of your own (`swad.testbed.averages.own`)
 
 Windows depend on the length of training: SWA takes the weights at every evaluation of the last 20 %. With 5,000 updates
 and evaluations every 100, these are the paper's 4100, 4200, ..., 5000.
@@ -20,8 +20,8 @@ SWAD without overfit         `without_overfit`       valley start  5000         
 SWAD                         `swad`                  valley start  valley end    1
 ============================ ======================= ============= ============= ========
 
-SWA with a cyclic learning rate is `swa` in a training with `swad.cyclic_lr`. SWAD fit-on-val chooses the window with
-the best validation accuracy among stored segments: `swad.fit_on_val`.
+SWA with a cyclic learning rate is `swa` in a training with `swad.testbed.cyclic_lr`. SWAD fit-on-val chooses the window
+with the best validation accuracy among stored segments: `swad.testbed.fit_on_val`.
 
 >>> split("swad:semantics=text,n_converge=2,ema")
 ('swad:semantics=text,n_converge=2', 'ema')
@@ -39,7 +39,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from swad.averaging import own
+from swad.testbed.averages import own
 from swad.util.names import did_you_mean
 from swad.util.plugins import PluginError
 

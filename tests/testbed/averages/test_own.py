@@ -9,9 +9,9 @@ import pytest
 from helpers import ROOT
 from helpers.averages import OneHot, drive, reload, uniform, weights_of
 from helpers.runs import interrupt_at, require_same, short
-from swad.averaging import own, registry
 from swad.averaging.group import AverageGroup
-from swad.averaging.registry import AverageError, Plan
+from swad.testbed.averages import own, registry
+from swad.testbed.averages.registry import AverageError, Plan
 from swad.testbed.training.loop import Interrupted, train
 
 EXAMPLE = next(

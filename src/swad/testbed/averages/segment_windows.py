@@ -11,10 +11,10 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from swad.averaging.segment_log import StoredSegment, copy_into, read_segment, require_same_model
 from swad.averaging.spans import Span
 from swad.averaging.tracked import TrackedTensors
 from swad.tensors.swapping import restored
+from swad.testbed.averages.segment_log import StoredSegment, copy_into, read_segment, require_same_model
 from swad.util.progress import Progress
 
 Score = Callable[[nn.Module], float]

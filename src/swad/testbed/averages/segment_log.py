@@ -206,7 +206,7 @@ def replay(segments: Sequence[StoredSegment | Path], model: nn.Module, averages:
 
     >>> import torch, swad
     >>> model = torch.nn.Linear(1, 1)
-    >>> log, live = swad.SegmentLog(model), swad.SWAD(model, n_converge=2)
+    >>> log, live = swad.testbed.SegmentLog(model), swad.SWAD(model, n_converge=2)
     >>> group = AverageGroup(model, {"swad": live}, {"log": log})
     >>> for step, loss in enumerate((3.0, 1.0, 2.0, 2.0), start=1):
     ...     _ = model.weight.data.fill_(step)

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from helpers.averages import Net, OneHot, train, weights_of
 from helpers.valleys import expected, losses_of, settings_of
-from swad import SWA, SWAD, AverageGroup, NeverConvergedWarning, SegmentLog, fit_on_val
-from swad.averaging.segment_log import load_segments, replay
+from swad import SWA, SWAD, AverageGroup, NeverConvergedWarning
+from swad.testbed import SegmentLog, fit_on_val
+from swad.testbed.averages.segment_log import load_segments, replay
 
 
 def logged(model, folder=None):

@@ -5,11 +5,11 @@ import math
 import pytest
 from torch import nn
 
-from swad.averaging import registry
 from swad.averaging.ema import EMA
-from swad.averaging.registry import AverageError, Plan, Spec
 from swad.averaging.swa import SMA, SWA
 from swad.averaging.swad import SWAD
+from swad.testbed.averages import registry
+from swad.testbed.averages.registry import AverageError, Plan, Spec
 
 PAPER = Plan(steps=5000, evaluate_every=100)
 

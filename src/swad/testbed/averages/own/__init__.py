@@ -2,7 +2,7 @@
 
 The folders are separated like PATH. The average's name is the file's name, and the file says ``AVERAGE = <class>``, a
 subclass of `swad.Average`. ``AVERAGE(model, **options)`` builds it; a parameter `plan` gets the length of the training
-(`swad.averaging.registry.Plan`).
+(`swad.testbed.averages.registry.Plan`).
 """
 
 from __future__ import annotations
