@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from swad.util.version import __version__
 
 if TYPE_CHECKING:
-    from swad.averaging.base import Average
+    from swad.averaging.average import Average
     from swad.averaging.batchnorm import update_bn
     from swad.averaging.ema import EMA
     from swad.averaging.group import AverageGroup
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from swad.testbed.training.loop import train
 
 _HOMES = {
-    "Average": "averaging.base",
+    "Average": "averaging.average",
     "EMA": "averaging.ema",
     "LossValley": "averaging.valley",
     "NeverConvergedWarning": "averaging.rule",

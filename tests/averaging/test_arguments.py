@@ -80,15 +80,19 @@ def test_a_foreign_state_is_refused():
             (TypeError, "swad.pt", "got a str: load the file first"),
         ):
             refused(error, message, lambda load=load, state=state: load(state))
-    refused(ValueError, "belongs to EMA, not to SWAD", lambda: averager.load_state_dict(EMA(model).state_dict()))
-    refused(ValueError, "belongs to AverageGroup, not to SWAD", lambda: averager.load_state_dict(group.state_dict()))
-    refused(ValueError, "belongs to SWAD, not to AverageGroup", lambda: group.load_state_dict(averager.state_dict()))
-    cut = {**averager.state_dict(), "averages": {"": {}}}
-    header = json.loads(averager.state_dict()["header"])
-    del header["observed"]
-    refused(ValueError, "lacks '0': load the whole", lambda: averager.load_state_dict(cut))
-    cut = {**averager.state_dict(), "header": json.dumps(header)}
-    refused(ValueError, "lacks 'observed': load the whole", lambda: averager.load_state_dict(cut))
+    other_rule = "rule it was saved with: Decay in the state, LossValley in SWAD"
+    refused(ValueError, other_rule, lambda: averager.load_state_dict(EMA(model).state_dict()))
+    refused(ValueError, "belongs to a group: take one .* out", lambda: averager.load_state_dict(group.state_dict()))
+    refused(ValueError, "belongs to one average: load it into that", lambda: group.load_state_dict(averager.state_dict()))
+    cut = {**averager.state_dict(), "average": {}}
+    refused(ValueError, "'0' of 'average' is missing: load the whole", lambda: averager.load_state_dict(cut))
+    for part, key in (("trajectory", "observed"), ("average", "state"), ("average", "sums")):
+        header = json.loads(averager.state_dict()["header"])
+        del header["parts"][part][key]
+        cut = {**averager.state_dict(), "header": json.dumps(header)}
+        refused(ValueError, f"'{key}' of '{part}' is missing: load", lambda cut=cut: averager.load_state_dict(cut))
+    cut = {"header": '{"version": 2}'}
+    refused(ValueError, "'trajectory' is missing: load the whole", lambda: averager.load_state_dict(cut))
     refused(ValueError, "this state lacks n_converge, .*, step", lambda: LossValley().load_state_dict({"losses": []}))
 
 

@@ -207,7 +207,7 @@ def test_replays_across_the_edges_of_windows():
             group.update_parameters(model)
         else:
             with torch.no_grad():
-                group.trajectory._segment.add_live(group["swad"].tracked.live())
+                group.trajectory.segment.add_live(group["swad"].tracked.live())
             group.count_replays()
         for average in alone.values():
             average.update_parameters(model)
@@ -289,7 +289,7 @@ def test_a_group_loads_all_of_a_state_or_nothing(other):
 
     group, state = updated(3), updated(7).state_dict()
     damaged = copy.deepcopy(state)
-    damaged["segment"]["sums"]["weight"] = torch.zeros(3)
+    damaged["trajectory"]["segment"]["sums"]["weight"] = torch.zeros(3)
     before = {name: average.averaged_state() for name, average in group.items()}
     for refused in (updated(7, **other).state_dict(), damaged):
         with pytest.raises(ValueError, match=r"must resume with|another shape"):
@@ -312,7 +312,7 @@ def test_a_group_that_failed_halfway_refuses_to_continue(monkeypatch):
         raise torch.OutOfMemoryError
 
     with monkeypatch.context() as patch:
-        patch.setattr(group["swad"]._pieces, "close", broken)
+        patch.setattr(group["swad"].sums, "close", broken)
         with pytest.raises(torch.OutOfMemoryError):
             group.observe(1.0)
     with pytest.raises(RuntimeError, match="load the last state_dict"):

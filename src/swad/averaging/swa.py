@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from swad.averaging.base import Average
+from swad.averaging.average import Average
 from swad.averaging.tracked import Buffers
 from swad.averaging.window import Window
 from swad.tensors.names import Patterns

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch.distributed as dist
 from torch import nn
 
-from swad.averaging.base import Average
+from swad.averaging.average import Average
 from swad.averaging.rule import NeverConvergedWarning as NeverConvergedWarning
 from swad.averaging.tracked import Buffers
 from swad.averaging.valley import LossValley, Nonfinite, Semantics

@@ -190,9 +190,9 @@ class LossValley(Rule):
             return spans
         return tuple(taken for span in spans for taken in every_nth(span, self._anchor, self.interval))
 
-    def stretches(self) -> tuple[Span, ...]:
+    def needed(self) -> tuple[Span, ...]:
         """Return the updates that may still be averaged, cut where the valley may still begin or end."""
-        return self.detector.stretches()
+        return self.detector.needed()
 
     def takes(self, step: Any) -> Any:
         """Whether the update is a whole number of intervals after the start."""

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from swad.averaging.base import Average
+from swad.averaging.average import Average
 from swad.averaging.batchnorm import ForwardFn, tracking_norms, update_bn
 from swad.averaging.spans import Phase, Status
 from swad.averaging.swad import SWAD

@@ -17,20 +17,21 @@ from swad.testbed.training.loop import Interrupted, train
 EXAMPLE = next(
     block
     for block in re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "benchmark.md").read_text(), re.DOTALL)
-    if "AVERAGE = LateSWAD" in block
+    if "AVERAGE = LateValley" in block
 )
 LAWA = '''
 import swad
 
-class Latest(swad.Rule):
+class LAWA(swad.Rule):
     """The weights at the last k evaluations."""
 
     dense, settings = False, ("k",)
 
-    def __init__(self, k):
+    def __init__(self, k=2, scale=1.5, keep=True, word="x", other=None):
         if k < 1:
             raise ValueError(f"k must be at least 1, got {k}")
         self.k, self.steps = k, []
+        self.options = (scale, keep, word, other)
 
     def observe(self, loss, step):
         self.steps = [*self.steps, step][-self.k :]
@@ -38,23 +39,18 @@ class Latest(swad.Rule):
     def spans(self, step):
         return tuple(swad.Span(step, step) for step in self.steps)
 
-    def stretches(self):
+    def needed(self):
         return self.spans(0)
 
     def takes(self, step):  # only evaluations matter
         return False
-
-class LAWA(swad.Average):
-    def __init__(self, model, k=2, scale=1.5, keep=True, word="x", other=None):
-        super().__init__(model, Latest(k))
-        self.options = (scale, keep, word, other)
 
 AVERAGE = LAWA
 '''
 MERGE = '''
 import swad
 
-class Merge(swad.Rule):
+class AVERAGE(swad.Rule):
     """The weights at all evaluations, each weighed by how low its loss was."""
 
     dense = False
@@ -68,15 +64,11 @@ class Merge(swad.Rule):
     def spans(self, step):
         return tuple(swad.Span(step, step, weight) for step, weight in self.weights)
 
-    def stretches(self):
+    def needed(self):
         return self.spans(0)
 
     def takes(self, step):
         return False
-
-class AVERAGE(swad.Average):
-    def __init__(self, model):
-        super().__init__(model, Merge())
 '''
 PLAN = Plan(steps=100, evaluate_every=10, tolerance_ratio=0.2)
 LOSSES = [1.0, 2.0, 2.0, 2.0, 0.5, 0.6, 0.6, 0.7, 0.7, 0.7]
@@ -131,11 +123,11 @@ def test_an_average_of_ones_own_is_one_short_file(text):
 
 def test_options_have_the_types_of_their_defaults():
     average = build("own_lawa:k=4,scale=2,keep=false,word=seven,as=mine", OneHot(2))
-    assert (average.rule.k, average.options) == (4, (2.0, False, "seven", None))
+    assert (average.rule.k, average.rule.options) == (4, (2.0, False, "seven", None))
     for text, message in {
         "own_lawa:k=two": "own_lawa: k must be a whole number, got 'two'",
         "own_lawa:k=0": "average own_lawa: k must be at least 1, got 0",
-        "own_lawa:other=1": "own_lawa takes k, scale, keep, word, as, as name=value after the colon; got 'other=1'",
+        "own_lawa:other=1": "own_lawa takes k, scale, keep, word, buffers, offload, as, as name=value after the colon; got 'other=1'",
     }.items():
         with pytest.raises(AverageError) as raised:
             build(text, OneHot(2))
@@ -155,12 +147,12 @@ def test_a_run_with_it_resumes_to_the_same_bits(tmp_path):
 @pytest.mark.parametrize(
     ("name", "code", "message"),
     [
-        ("own_missing", "", "must define AVERAGE, a subclass of swad.Average, but own_missing.py does not; correct"),
-        ("own_function", "def AVERAGE(model): ...", "a subclass of swad.Average, but own_function.py does not"),
+        ("own_missing", "", "must define AVERAGE, a subclass of swad.Rule, but own_missing.py does not; correct"),
+        ("own_function", "def AVERAGE(): ...", "a subclass of swad.Rule, but own_function.py does not"),
         ("own_broken", "\nimport no_such_package", r"own_broken.py, line 2: ModuleNotFoundError.*; correct the file"),
         (
             "own_needy",
-            "import swad\nclass AVERAGE(swad.EMA):\n  def __init__(self, model, rate): ...",
+            "import swad\nclass AVERAGE(swad.LossValley):\n  def __init__(self, rate): ...",
             "average own_needy: AVERAGE of own_needy.py raises TypeError: .* 'rate'",
         ),
         ("ema", "", "average names must be unique, but 'ema' exists already: rename ema.py"),

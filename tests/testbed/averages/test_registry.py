@@ -5,9 +5,9 @@ import math
 import pytest
 from torch import nn
 
-from swad.averaging.ema import EMA
-from swad.averaging.swa import SMA, SWA
-from swad.averaging.swad import SWAD
+from swad.averaging.decay import Decay
+from swad.averaging.valley import LossValley
+from swad.averaging.window import Window
 from swad.testbed.averages import registry
 from swad.testbed.averages.registry import AverageError, Plan, Spec
 
@@ -21,10 +21,10 @@ def build(text: str, plan: Plan = PAPER):
 def test_every_name_makes_an_average():
     made = registry.make(registry.parse_all(registry.names()), nn.Linear(1, 1), PAPER)
     assert tuple(made) == registry.names()
-    classes = {name: type(average) for name, average in made.items()}
-    assert classes["swad"] is classes["without_dense"] is classes["without_overfit"] is SWAD
-    assert classes["swa"] is classes["without_opt_overfit"] is SWA
-    assert (classes["sma"], classes["ema"]) == (SMA, EMA)
+    rules = {name: type(average.rule) for name, average in made.items()}
+    assert rules["swad"] is rules["without_dense"] is rules["without_overfit"] is LossValley
+    assert rules["swa"] is rules["without_opt_overfit"] is rules["sma"] is Window
+    assert rules["ema"] is Decay
 
 
 def test_windows_of_the_paper():
@@ -74,7 +74,7 @@ def test_lists_with_options():
     assert registry.parse("swad:semantics=text,as=other,offload=true,n_tolerance=inf") == Spec(
         "swad", "other", {"semantics": "text", "offload": True, "n_tolerance": math.inf}
     )
-    assert type(registry.parse("swad:n_tolerance=6").options["n_tolerance"]) is int
+    assert type(build("swad:n_tolerance=6").rule.n_tolerance) is int
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,9 @@ def test_lists_with_options():
         ("ema:decay=nan", "decay must be a number"),
         ("swa:start=1.5", "start must be a whole number"),
         ("swad:offload=maybe", "offload must be true or false"),
-        ("ema:speed=3", "ema takes decay, warmup, buffers, as"),
+        ("ema:speed=3", "ema takes decay, warmup, buffers, offload, as"),
+        ("ema:offload=true", "a mean that moves at every update has none: leave offload out"),
+        ("swad_text:semantics=paper", "takes n_converge, n_tolerance, tolerance_ratio, nonfinite, interval, buffers"),
         ("swad:0.3", "got '0.3'"),
         ("swad:as=best", "must not be best or last"),
         ("swad:as=../up", "got '../up'"),

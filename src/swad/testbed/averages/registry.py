@@ -1,9 +1,11 @@
 """Averages by name, as in `--averages swad,swa,ema`, with options after a colon.
 
     swad                                        SWAD by the paper's Algorithm 1
-    swad:semantics=text,tolerance_ratio=0.2     with options of its class
+    swad:semantics=text,tolerance_ratio=0.2     with options of its rule, or of every average (buffers, offload)
     swad:as=strict,tolerance_ratio=0.1          with a label of its own, next to a plain swad
     mine:k=5                                    an average of your own (`swad.testbed.averages.own`)
+
+An average is a rule (`swad.Rule`), and its options are the parameters of that rule.
 
 Windows depend on the length of training: SWA takes the weights at every evaluation of the last 20 %. With 5,000 updates
 and evaluations every 100, these are the paper's 4100, 4200, ..., 5000.
@@ -31,22 +33,27 @@ Spec(name='swad', label='strict', options={'tolerance_ratio': 0.1})
 
 from __future__ import annotations
 
-import importlib
+import functools
 import inspect
 import math
 import re
+import typing
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from swad.testbed.averages import own
+from swad.averaging.decay import Decay
+from swad.averaging.rule import Rule
+from swad.averaging.valley import LossValley
+from swad.averaging.window import Window
+from swad.testbed.averages import own as files
 from swad.util.names import did_you_mean
 from swad.util.plugins import PluginError
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from swad.averaging.base import Average
+    from swad.averaging.average import Average
 
 RESERVED = frozenset({"best", "last"})
 """Labels of the live weights of a run."""
@@ -97,7 +104,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Spec:
-    """One requested average: its registered name, its label in results, and options of its class."""
+    """One requested average: its registered name, its label in results, and its options."""
 
     name: str
     label: str
@@ -105,81 +112,68 @@ class Spec:
 
 
 Options = dict[str, Any]
-_Defaults = Callable[[Plan], Options]
+
+COMMON: dict[str, type] = {"buffers": str, "offload": bool}
+"""Options of every average."""
 
 
 class _Entry(NamedTuple):
-    """How to build an average: its class, options that a user may set, and defaults that depend on the training."""
+    """An average by name: its rule, defaults that depend on the training, and settings that make it what it is."""
 
-    build: Callable[..., Average]
-    options: Mapping[str, type]
-    defaults: _Defaults
+    rule: Callable[..., Rule]
+    defaults: Callable[[Plan], Options] = lambda plan: {}
+    fixed: Options = {}  # noqa: RUF012 - never changed
 
-
-def _lazy(module: str, name: str) -> Callable[..., Average]:
-    """Return a function that imports a class of `swad.averaging`, and with it torch, when it is called."""
-
-    def build(model: nn.Module, **options: Any) -> Average:
-        average: Average = getattr(importlib.import_module(f"swad.averaging.{module}"), name)(model, **options)
-        return average
-
-    return build
+    @property
+    def options(self) -> dict[str, type]:
+        """The options that a user may set, each with its type."""
+        parameters = inspect.signature(self.rule, eval_str=True).parameters.values()
+        kinds = {parameter.name: _kind(parameter) for parameter in parameters if parameter.name not in self.fixed}
+        return {name: kind for name, kind in kinds.items() if kind is not None} | COMMON
 
 
-def _valley(**fixed: Any) -> _Defaults:
-    return lambda plan: {"tolerance_ratio": plan.tolerance_ratio, **fixed}
+def _kind(parameter: inspect.Parameter) -> type | None:
+    """Return the type of an option, by its annotation or its default; None if text cannot set it."""
+    declared = parameter.annotation if parameter.annotation is not parameter.empty else type(parameter.default)
+    members = typing.get_args(declared) or (declared,)  # of a union or a Literal
+    kinds = (member if isinstance(member, type) else type(member) for member in members)
+    return next((kind for kind in kinds if kind in (bool, int, float, str)), None)
 
 
-def _late(interval: Callable[[Plan], int]) -> _Defaults:
+def _valley(plan: Plan) -> Options:
+    return {"tolerance_ratio": plan.tolerance_ratio}
+
+
+def _late(interval: Callable[[Plan], int]) -> Callable[[Plan], Options]:
     return lambda plan: {"start": plan.late, "end": plan.last, "interval": interval(plan)}
-
-
-_SWAD, _SWA = _lazy("swad", "SWAD"), _lazy("swa", "SWA")
-_VALLEY = {
-    "n_converge": int,
-    "n_tolerance": float,
-    "tolerance_ratio": float,
-    "nonfinite": str,
-    "offload": bool,
-    "buffers": str,
-}
-_WINDOW = {"start": int, "end": int, "interval": int, "offload": bool, "buffers": str}
 
 
 _ENTRIES = {
     # from the lowest validation loss to the start of overfitting
-    "swad": _Entry(_SWAD, {**_VALLEY, "semantics": str}, _valley()),
+    "swad": _Entry(LossValley, _valley),
     # SWAD by the text of the paper's section 3.2
-    "swad_text": _Entry(_SWAD, _VALLEY, _valley(semantics="text")),
+    "swad_text": _Entry(LossValley, _valley, {"semantics": "text"}),
     # SWAD as the published code computes it
-    "swad_reference": _Entry(_SWAD, _VALLEY, _valley(semantics="reference")),
+    "swad_reference": _Entry(LossValley, _valley, {"semantics": "reference"}),
     # the weights at the evaluations of the last 20 %
-    "swa": _Entry(_SWA, _WINDOW, _late(lambda plan: plan.interval)),
+    "swa": _Entry(Window, _late(lambda plan: plan.interval)),
     # every update after the first 100
-    "sma": _Entry(_lazy("swa", "SMA"), {"start": int, "offload": bool, "buffers": str}, lambda plan: {}),
+    "sma": _Entry(Window, lambda plan: {"start": 100}, {"end": None, "interval": 1}),
     # exponential moving average, decay 0.99
-    "ema": _Entry(_lazy("ema", "EMA"), {"decay": float, "warmup": bool, "buffers": str}, lambda plan: {}),
+    "ema": _Entry(Decay),
     # SWAD on the weights at evaluations only
-    "without_dense": _Entry(
-        _SWAD,
-        {**_VALLEY, "interval": int, "semantics": str},
-        lambda plan: {"tolerance_ratio": plan.tolerance_ratio, "interval": plan.evaluate_every},
-    ),
+    "without_dense": _Entry(LossValley, lambda plan: {**_valley(plan), "interval": plan.evaluate_every}),
     # SWAD to the end of training
-    "without_overfit": _Entry(
-        _SWAD,
-        {name: kind for name, kind in {**_VALLEY, "semantics": str}.items() if name != "n_tolerance"},
-        _valley(n_tolerance=math.inf),
-    ),
+    "without_overfit": _Entry(LossValley, _valley, {"n_tolerance": math.inf}),
     # every update of the last 20 %
-    "without_opt_overfit": _Entry(_SWA, _WINDOW, _late(lambda plan: 1)),
+    "without_opt_overfit": _Entry(Window, _late(lambda plan: 1)),
 }
 
 
 def names() -> tuple[str, ...]:
     """Return the names of all averages, your own last."""
     try:
-        mine = own.names()
+        mine = files.names()
     except PluginError as error:
         raise AverageError(str(error)) from None
     if taken := [name for name in mine if name in _ENTRIES or name in RESERVED]:
@@ -196,30 +190,25 @@ def _entry(name: str) -> _Entry:
         hint = did_you_mean(name, known) or "name the folder of your own averages in SWAD_AVERAGES"
         raise AverageError(f"there is no average {name!r}, only {', '.join(known)}: {hint}")
     try:
-        return _own_entry(name, own.get(name))
+        return _own_entry(name, files.get(name))
     except PluginError as error:
         raise AverageError(f"{error}; correct the file") from error
 
 
-def _own_entry(name: str, cls: type[Average]) -> _Entry:
-    """Describe an average of a user: its options are the parameters whose default is a number, string or boolean."""
-    parameters = dict(inspect.signature(cls).parameters)
-    gets_plan = parameters.pop("plan", None) is not None
-    options = {
-        option: type(parameter.default)
-        for option, parameter in parameters.items()
-        if isinstance(parameter.default, bool | int | float | str)
-    }
+def _own_entry(name: str, cls: type[Rule]) -> _Entry:
+    """Describe an average of a user; a parameter `plan` of its rule gets the length of the training."""
 
-    def build(model: nn.Module, **options: Any) -> Average:
+    @functools.wraps(cls, updated=())  # with its signature
+    def rule(**options: Any) -> Rule:
         try:
-            return cls(model, **options)
+            return cls(**options)
         except ValueError:
             raise
         except Exception as error:  # the class may do anything
             raise ValueError(f"{cls.__name__} of {name}.py raises {type(error).__name__}: {error}") from error
 
-    return _Entry(build, options, lambda plan: {"plan": plan} if gets_plan else {})
+    gets_plan = "plan" in inspect.signature(cls).parameters
+    return _Entry(rule, lambda plan: {"plan": plan} if gets_plan else {})
 
 
 def split(text: str) -> tuple[str, ...]:
@@ -268,12 +257,17 @@ def parse_all(texts: Iterable[str]) -> tuple[Spec, ...]:
 
 def make(specs: Iterable[Spec], model: nn.Module, plan: Plan) -> dict[str, Average]:
     """Build the averages for a model, by label."""
+    from swad.averaging.average import Average
+
     averages = {}
     for spec in specs:
         entry = _entry(spec.name)
         try:
-            averages[spec.label] = average = entry.build(model, **{**entry.defaults(plan), **spec.options})
-            start = min((stretch.first for stretch in average.rule.stretches()), default=1) - 1
+            own = {name: value for name, value in spec.options.items() if name not in COMMON}
+            rule = entry.rule(**entry.defaults(plan) | entry.fixed | own)
+            common = {name: value for name, value in spec.options.items() if name in COMMON}
+            averages[spec.label] = Average(model, rule, **common)
+            start = min((span.first for span in rule.needed()), default=1) - 1
             if start >= plan.last:
                 raise ValueError(
                     f"the average starts after update {start}, but this run ends at update {plan.last}: "
@@ -313,7 +307,7 @@ def _value(average: str, name: str, text: str, wanted: type) -> Any:
         if wanted is int:
             return int(text)
         if wanted is float and not math.isnan(value := float(text)):
-            return int(value) if name == "n_tolerance" and value.is_integer() else value
+            return value
     except ValueError:
         pass
     rule = {int: "a whole number", float: "a number", bool: "true or false"}[wanted]

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.optim.lr_scheduler import LambdaLR
 
-from swad.averaging.base import Average
+from swad.averaging.average import Average
 from swad.averaging.group import AverageGroup
 from swad.testbed.algorithms.base import Algorithm
 from swad.testbed.algorithms.registry import get_algorithm

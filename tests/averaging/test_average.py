@@ -51,11 +51,11 @@ def test_copy_to_changes_no_state():
     train(model, torch.optim.SGD(model.parameters(), 0.1), 9, after=lambda step: averager.update_parameters(model))
     averager.observe(1.0)
     header = averager.state_dict()["header"]
-    sums = [s.clone() for s in averager.trajectory._segment.values]
+    sums = [s.clone() for s in averager.trajectory.segment.values]
     averager.copy_to(other)
     averager.copy_to(other)
     assert averager.state_dict()["header"] == header
-    assert all(torch.equal(a, b) for a, b in zip(sums, averager.trajectory._segment.values, strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(sums, averager.trajectory.segment.values, strict=True))
 
 
 def test_observe_needs_a_new_update():
@@ -219,7 +219,7 @@ def test_swapping_restores_everything_even_when_the_block_raises():
 
 
 def sums_of(state):
-    return [sums for sums in (state["segment"], *state["averages"][""].values()) if sums]
+    return [*state["trajectory"].values(), *state["average"].values()]
 
 
 @pytest.mark.parametrize("semantics", ["paper", "reference"])
@@ -309,7 +309,7 @@ def test_offloaded_sums_are_pinned_and_equal():
                 averager.observe(1.0)
         states.append(averager.averaged_state())
         if offload:
-            assert all(s.is_pinned() for s in averager._pieces.pieces[0].values)
-            assert averager.trajectory._segment.values[0].is_cuda
+            assert all(s.is_pinned() for s in averager.sums.closed[0].values)
+            assert averager.trajectory.segment.values[0].is_cuda
     for name, value in states[0].items():
         torch.testing.assert_close(value, states[1][name], rtol=1e-6, atol=1e-7)

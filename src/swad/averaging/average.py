@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -12,15 +10,18 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from swad.averaging.pieces import Pieces
+from swad.averaging.averager import Averager
 from swad.averaging.rule import NeverConvergedWarning, Rule
+from swad.averaging.span_sums import SpanSums
 from swad.averaging.spans import Status
+from swad.averaging.state import ALONE
 from swad.averaging.sums import WeightSum
 from swad.averaging.tracked import Buffers, TrackedTensors
-from swad.averaging.trajectory import ALONE, Averager, Trajectory
+from swad.averaging.trajectory import Trajectory
 from swad.tensors import shards
 from swad.tensors.names import Patterns, require_match, unwrap
 from swad.tensors.swapping import swapped
+from swad.util.warn import warn_caller
 
 
 class Average(Averager):
@@ -43,7 +44,8 @@ class Average(Averager):
         process_group: The processes that must agree on the observed loss. By default all.
     """
 
-    _pieces_class = Pieces
+    sums: SpanSums
+    """The rule, the tensors, and the sums that the rule needs."""
 
     def __init__(
         self,
@@ -56,19 +58,18 @@ class Average(Averager):
         exclude: Patterns = None,
         process_group: dist.ProcessGroup | None = None,
     ) -> None:
-        kind, tracked = type(self).__name__, TrackedTensors(model, buffers, include, exclude)
-        self._pieces = self._pieces_class(kind, rule, tracked, offload)
-        self.trajectory = Trajectory(kind, {ALONE: self._pieces}, process_group=process_group)
+        self.sums = SpanSums(rule, TrackedTensors(model, buffers, include, exclude), offload)
+        self.trajectory = Trajectory(type(self).__name__, {ALONE: self.sums}, process_group=process_group)
 
     @property
     def rule(self) -> Rule:
         """What decides which updates are averaged."""
-        return self._pieces.rule
+        return self.sums.rule
 
     @property
     def tracked(self) -> TrackedTensors:
         """The model and its tensors that are averaged."""
-        return self._pieces.tracked
+        return self.sums.tracked
 
     @property
     def status(self) -> Status:
@@ -84,7 +85,7 @@ class Average(Averager):
             loss: One number, not negative: the mean over the validation examples, with the live weights and not with
                 the average.
         """
-        return self._followed("observe").take_loss(loss)[ALONE]
+        return self._own_trajectory("observe").take_loss(loss)[ALONE]
 
     def __repr__(self) -> str:
         # Reading a skipped step's count waits for the device: until it is known, show the last evaluation.
@@ -146,14 +147,19 @@ class Average(Averager):
 
     # -- internals ----------------------------------------------------------------------------------------
 
+    def _own_trajectory(self, method: str) -> Trajectory:
+        if ALONE not in self.trajectory.members:
+            raise RuntimeError(f"this average is a member of an AverageGroup: call {method} of the group instead")
+        return self.trajectory
+
     def _parts(self) -> list[tuple[WeightSum, float]]:
         """Return the sums of the average as if training ended now, each with how often it counts."""
         step = self.step
-        parts = self._pieces.parts(self.trajectory.open_segment(), step)
+        parts = self.sums.averaged(self.trajectory.read_segment(), step)
         if not parts:
             raise RuntimeError(f"there is nothing to average yet: {self.rule.why_empty(step)}")
         if caveat := self.rule.caveat(step):
-            warnings.warn(caveat, NeverConvergedWarning, stacklevel=_caller_level())
+            warn_caller(caveat, NeverConvergedWarning)
         return parts
 
     def _newest_buffers(self, parts: list[tuple[WeightSum, float]]) -> list[Tensor]:
@@ -190,11 +196,3 @@ def _mean(parts: list[tuple[WeightSum, float]], index: int, device: torch.device
     for total, times in others:
         value.add_(total.values[index].to(device), alpha=times)
     return value.div_(sum(total.weight * times for total, times in parts))
-
-
-def _caller_level() -> int:
-    """Return the `stacklevel` of the caller outside this package, whose line a warning shows."""
-    level, frame = 1, sys._getframe(1)
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(("swad.", "contextlib")):
-        level, frame = level + 1, frame.f_back
-    return level
