@@ -68,6 +68,7 @@ def test_a_foreign_state_is_refused():
     averager, group = SWAD(model), AverageGroup(model, {"swad": SWAD(model)})
     averager.update_parameters(model)
     averager.observe(1.0)
+    of_one, of_group = averager.state_dict(), group.state_dict()
     for load, owner in ((averager.load_state_dict, "SWAD"), (group.load_state_dict, "AverageGroup")):
         for error, state, message in (
             (
@@ -82,8 +83,8 @@ def test_a_foreign_state_is_refused():
             refused(error, message, lambda load=load, state=state: load(state))
     other_rule = "rule it was saved with: Decay in the state, LossValley in SWAD"
     refused(ValueError, other_rule, lambda: averager.load_state_dict(EMA(model).state_dict()))
-    refused(ValueError, "belongs to a group: take one .* out", lambda: averager.load_state_dict(group.state_dict()))
-    refused(ValueError, "belongs to one average: load it into that", lambda: group.load_state_dict(averager.state_dict()))
+    refused(ValueError, "belongs to a group: take one .* out", lambda: averager.load_state_dict(of_group))
+    refused(ValueError, "belongs to one average: load it into that", lambda: group.load_state_dict(of_one))
     cut = {**averager.state_dict(), "average": {}}
     refused(ValueError, "'0' of 'average' is missing: load the whole", lambda: averager.load_state_dict(cut))
     for part, key in (("trajectory", "observed"), ("average", "state"), ("average", "sums")):

@@ -127,7 +127,9 @@ def test_options_have_the_types_of_their_defaults():
     for text, message in {
         "own_lawa:k=two": "own_lawa: k must be a whole number, got 'two'",
         "own_lawa:k=0": "average own_lawa: k must be at least 1, got 0",
-        "own_lawa:other=1": "own_lawa takes k, scale, keep, word, buffers, offload, as, as name=value after the colon; got 'other=1'",
+        "own_lawa:other=1": (
+            "own_lawa takes k, scale, keep, word, buffers, offload, as, as name=value after the colon; got 'other=1'"
+        ),
     }.items():
         with pytest.raises(AverageError) as raised:
             build(text, OneHot(2))
