@@ -24,20 +24,21 @@ class EMA(Average):
     Args:
         model: The model to follow.
         decay: The share of the mean that stays at each update.
+        warmup: Begin with a smaller decay.
         buffers: "copy" keeps the buffers of the last update; "average" averages floating-point buffers too.
         include: Name patterns of the tensors to average, also frozen ones. By default all trainable ones.
         exclude: Name patterns of tensors not to average.
-        warmup: Begin with a smaller decay.
     """
 
     def __init__(
         self,
         model: nn.Module,
         decay: float = 0.99,
+        *,
+        warmup: bool = False,
         buffers: Buffers = "copy",
         include: Patterns = None,
         exclude: Patterns = None,
-        warmup: bool = False,
     ) -> None:
         rule = Decay(decay, warmup)
         super().__init__(model, rule, buffers=buffers, include=include, exclude=exclude)

@@ -61,12 +61,12 @@ class SWAD(Average):
         tolerance_ratio: r - 1, by how much the threshold exceeds the loss at the start.
         semantics: The definition to follow: "paper" (Algorithm 1), "text" (section 3.2) or "reference" (the published
             code).
-        buffers: "copy" keeps the buffers of the last averaged update; "average" averages floating-point buffers too.
         nonfinite: "raise" on a loss that is not finite, or "skip" that evaluation.
+        interval: Average only every `interval`-th update from the start on: the ablation "without dense".
+        buffers: "copy" keeps the buffers of the last averaged update; "average" averages floating-point buffers too.
         offload: Keep all sums but the open segment in pinned host memory.
         include: Name patterns of the tensors to average, also frozen ones. By default all trainable ones.
         exclude: Name patterns of tensors not to average.
-        interval: Average only every `interval`-th update from the start on: the ablation "without dense".
         process_group: The processes that must agree on the observed loss. By default all.
     """
 
@@ -77,15 +77,16 @@ class SWAD(Average):
         n_tolerance: float = 6,
         tolerance_ratio: float = 0.3,
         semantics: Semantics = "paper",
-        buffers: Buffers = "copy",
+        *,
         nonfinite: Nonfinite = "raise",
+        interval: int = 1,
+        buffers: Buffers = "copy",
         offload: bool = False,
         include: Patterns = None,
         exclude: Patterns = None,
-        interval: int = 1,
         process_group: dist.ProcessGroup | None = None,
     ) -> None:
-        valley = LossValley(n_converge, n_tolerance, tolerance_ratio, semantics, nonfinite, interval)
+        valley = LossValley(n_converge, n_tolerance, tolerance_ratio, semantics, nonfinite=nonfinite, interval=interval)
         super().__init__(
             model,
             valley,

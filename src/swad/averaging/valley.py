@@ -90,6 +90,7 @@ class LossValley(Rule):
         n_tolerance: float = 6,
         tolerance_ratio: float = 0.3,
         semantics: Semantics = "paper",
+        *,
         nonfinite: Nonfinite = "raise",
         interval: int = 1,
     ) -> None:

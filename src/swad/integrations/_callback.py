@@ -106,7 +106,7 @@ class AverageCallback:
         if not trained_norms:
             return
         if self.update_bn:
-            update_bn(loader, model, forward_fn)
+            update_bn(loader, model, forward_fn=forward_fn)
             _average_over_ranks(model)
         elif self.averager.tracked.buffer_mode == "copy":
             warnings.warn(
