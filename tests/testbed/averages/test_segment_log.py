@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import os
 import random
+import re
 import warnings
+import zipfile
 
 import pytest
 import torch
@@ -15,7 +18,7 @@ from helpers.averages import Net, OneHot, train, weights_of
 from helpers.valleys import expected, losses_of, settings_of
 from swad import SWA, SWAD, AverageGroup, NeverConvergedWarning
 from swad.testbed import SegmentLog, fit_on_val
-from swad.testbed.averages.segment_log import load_segments, replay
+from swad.testbed.averages.segment_log import load_segments, read_segment, replay
 
 
 def logged(model, folder=None):
@@ -200,5 +203,51 @@ def test_a_replay_refuses_what_it_cannot_replay(trajectory, tmp_path):
     with pytest.raises(ValueError, match="averaged as a whole"):
         group.trajectory.take_segment(log[0].sum, 4)
     (tmp_path / "segment-00000004.pt").write_bytes(b"no zip")
-    with pytest.raises(ValueError, match=r"segment-00000004.pt is not a segment .* train the run again"):
+    with pytest.raises(ValueError, match=r"segment-00000004.pt is damaged or not a segment .* train the run again"):
         replay(load_segments(tmp_path), model, {"swad": SWAD(model)})
+
+
+def test_no_flipped_bit_of_a_stored_segment_is_read_as_other_weights(tmp_path):
+    model = torch.nn.Linear(100, 100)
+    log, group = logged(model, tmp_path)
+    group.update_parameters(model)
+    group.observe(1.0)
+    (file,), rng = load_segments(tmp_path), random.Random(0)
+    want = {name: value.clone() for name, value in log[0].sum.items()}  # the file is mapped
+    content, refused = file.read_bytes(), 0
+    for number in range(100):
+        damaged = bytearray(content)
+        damaged[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
+        file.write_bytes(damaged)
+        os.utime(file, ns=(0, number))  # two writes may fall into one tick of the clock
+        try:
+            got = read_segment(file)
+        except ValueError as error:
+            assert re.search("segment-00000001.pt is .* train the run again$", str(error))
+            refused += 1
+        else:  # padding and timestamps carry nothing
+            assert (got.first, got.last, got.loss, list(got.sum)) == (1, 1, 1.0, list(want))
+            assert all(torch.equal(got.sum[name], want[name]) for name in want)
+    assert refused > 50
+
+
+def test_segments_have_checksums_in_programs_that_save_without(tmp_path):
+    model = Net()
+    torch.serialization.set_crc32_options(False)
+    try:
+        log, group = logged(model, tmp_path)
+        group.update_parameters(model)
+        group.observe(1.0)
+        assert not torch.serialization.get_crc32_options()
+    finally:
+        torch.serialization.set_crc32_options(True)
+    assert log[0].last == 1
+
+
+def test_a_segment_is_verified_once_until_its_file_changes(trajectory, monkeypatch):
+    _, log, _, _, _ = trajectory
+    verified, testzip = [], zipfile.ZipFile.testzip
+    monkeypatch.setattr(zipfile.ZipFile, "testzip", lambda self: (verified.append(self.filename), testzip(self))[1])
+    for _ in range(3):
+        assert len(list(log)) == 5
+    assert len(verified) == 5

@@ -11,14 +11,17 @@ from __future__ import annotations
 
 import math
 import os
+import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.utils.serialization import config as serialization
 
 from swad.averaging.group import AverageGroup
 from swad.averaging.sums import WeightSum, clones
@@ -241,22 +244,34 @@ def copy_into(targets: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> Non
 
 
 def _write(path: Path, segment: StoredSegment) -> None:
-    with atomic_write(path) as partial:
+    # With checksums, also where a program turned them off for its own files.
+    with atomic_write(path) as partial, serialization.patch({"save.compute_crc32": True}):  # type: ignore[attr-defined]
         torch.save({name: dict(v) if isinstance(v, Mapping) else v for name, v in vars(segment).items()}, partial)
 
 
 def read_segment(stored: StoredSegment | Path) -> StoredSegment:
-    """Read one stored segment; one that is in memory is returned unchanged."""
+    """Read one stored segment, whose checksums are verified; one that is in memory is returned unchanged."""
     if isinstance(stored, StoredSegment):
         return stored
     try:
+        state = stored.stat()
+        _verify(stored, state.st_ino, state.st_size, state.st_mtime_ns)
         # Mapped, so that only the tensors that are used are read.
         return StoredSegment(**torch.load(stored, map_location="cpu", mmap=True, weights_only=True))
     except Exception as error:  # torch raises several classes for a file that it did not write
         raise ValueError(
-            f"{stored} is not a segment file of this version of swad ({type(error).__name__}: {one_line(error, 100)}): "
-            f"train the run again"
+            f"{stored} is damaged or not a segment file of this version of swad ({type(error).__name__}: "
+            f"{one_line(error, 100)}): restore it, or train the run again"
         ) from None
+
+
+@lru_cache(1024)  # windows read a file many times
+def _verify(path: Path, *_state: int) -> None:
+    """Raise if the content of a file does not have the checksums that torch writes, and does not verify itself."""
+    with zipfile.ZipFile(path) as archive:
+        damaged = archive.testzip()
+    if damaged is not None:
+        raise zipfile.BadZipFile(f"wrong checksum of {damaged}")
 
 
 def require_same_model(segment: StoredSegment, targets: Mapping[str, Tensor]) -> None:
