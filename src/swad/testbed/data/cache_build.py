@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from swad.testbed.data.domains import ArrayDomain, ByteArray, Dataset, FileDomain
-from swad.util.images import DataError, read_image
+from swad.util.images import DataError, open_image, read_image
 from swad.util.progress import Progress
 
 FORMAT = 4
@@ -186,15 +186,13 @@ def _common_size(pool: Executor, chunks: list[list[Source]], progress: Progress 
 
 
 def _header_sizes(sources: Sequence[Source]) -> set[tuple[int, int]]:
-    from PIL import Image
-
     sizes: set[tuple[int, int]] = set()
     for source in sources:
         if not isinstance(source, str):
             sizes.add((source.shape[0], source.shape[1]))
             continue
         try:
-            with Image.open(source) as image:
+            with open_image(Path(source)) as image:
                 sizes.add((image.height, image.width))
         except Exception:  # Pillow raises many types; read_image turns them into an error that names the file
             sizes.add(read_image(Path(source)).size[::-1])
