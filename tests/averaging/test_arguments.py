@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 
 import pytest
 import torch
@@ -61,6 +62,16 @@ def test_a_loss_is_one_number(loss, got):
 )
 def test_misspelt_options_name_the_choices(options, message):
     refused(ValueError, message, lambda: SWAD(Net(), **options))
+
+
+@pytest.mark.parametrize("make", [LossValley, lambda **options: SWAD(Net(), **options)])
+def test_a_ratio_that_looks_like_r_is_warned_of_where_it_was_written(make):
+    with pytest.warns(UserWarning, match="up to 2.3 times the lowest one: for the paper's r = 1.3 pass 0.3") as caught:
+        make(tolerance_ratio=1.3)
+    assert [warning.filename for warning in caught] == [__file__]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        make(tolerance_ratio=1.0)
 
 
 def test_a_foreign_state_is_refused():

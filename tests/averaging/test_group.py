@@ -179,6 +179,7 @@ def test_an_average_continues_alone_from_the_state_of_its_group():
         run(model, average, range(18, 47))
     run(model, group, range(18, 47))
     compare(group, alone, "alone")
+    assert not AverageGroup.member_state(state, "ema")["trajectory"], "the segment is that of others"
     with pytest.raises(ValueError, match=r"has no average 'swa', only swad, .*: name one of these"):
         AverageGroup.member_state(state, "swa")
 

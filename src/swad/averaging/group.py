@@ -18,10 +18,11 @@ from swad.averaging.trajectory import Listener, Trajectory
 class AverageGroup(Averager, Mapping[str, Average]):
     """Many averages of one trajectory with one addition per step.
 
-    The cost of a step does not depend on the number of members: all three semantics, other tolerances, SMA and fixed
-    windows share one addition. Averages that take only some updates (an interval) or weigh them differently (an EMA)
-    cannot use the shared sum and keep one of their own. So do fixed windows once a `GradScaler` may skip steps of a
-    fused optimizer, because then only the device knows at which step a window begins. No update waits for it.
+    The time of a step does not depend on the number of members: all three semantics, other tolerances, SMA and fixed
+    windows share one addition. In memory, each keeps sums of its own: one weight-sized buffer in steady state. Averages
+    that take only some updates (an interval) or weigh them differently (an EMA) cannot use the shared sum and add to
+    one of their own. So do fixed windows once a `GradScaler` may skip steps of a fused optimizer, because then only the
+    device knows at which step a window begins. No update waits for it.
 
     >>> import torch, swad
     >>> model = torch.nn.Linear(1, 1)

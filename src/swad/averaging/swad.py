@@ -58,7 +58,7 @@ class SWAD(Average):
         n_converge: N_s, the evaluations for which a loss must stay the lowest to be the start.
         n_tolerance: N_e, the evaluations in a row above the threshold that end the average. `math.inf` averages to the
             end of training: the ablation "without overfit".
-        tolerance_ratio: r - 1, by how much the threshold exceeds the loss at the start.
+        tolerance_ratio: r - 1, by how much the threshold exceeds the loss at the start: 0.3 for the paper's r = 1.3.
         semantics: The definition to follow: "paper" (Algorithm 1), "text" (section 3.2) or "reference" (the published
             code).
         nonfinite: "raise" on a loss that is not finite, or "skip" that evaluation.

@@ -1,8 +1,8 @@
 """A training as its averages see it: the weights after every update, and a validation loss at some of them.
 
 A *segment* is the updates since the sums were last closed: at an evaluation, or where a fixed window begins or ends.
-Every dense average takes the segment's sum as a whole, so that any number of them costs one addition per update. An
-average that is used alone is a trajectory with one member.
+Every dense average takes the segment's sum as a whole, so that any number of them costs one addition per update.
+An average that is used alone is a trajectory with one member.
 
 An addition does not wait for the device, and a CUDA graph can capture it. It is exact enough because a segment ends at
 the next evaluation, which makes two levels: sums inside a segment, segments into a mean.
@@ -71,6 +71,7 @@ class Trajectory(Saved):
         self._others = [member for member in self.members.values() if member.own is not None]
         edges = {edge for member in self._dense for edge in _edges(member)}
         self._edges = {edge for edge in edges if self._updates < edge < FOREVER}
+        self._max_segment = min((member.rule.max_segment for member in self._dense), default=FOREVER)
 
     @property
     def tracked(self) -> TrackedTensors:  # type: ignore[override]
@@ -274,8 +275,7 @@ class Trajectory(Saved):
 
     def _close_at_edge(self) -> None:
         """End the segment at an update where a window begins or ends, or before it gets too long for float32."""
-        length = self._updates - self.segment.first + 1
-        long = self._skips is None and any(length >= member.rule.max_segment for member in self._dense)
+        long = self._skips is None and self._updates - self.segment.first + 1 >= self._max_segment
         if long or self._updates in self._edges:
             for listener in self.listeners.values():
                 listener.take(self.read_segment(), self._updates, None)
