@@ -29,6 +29,9 @@ def test_the_dropout_mask_keeps_the_mean():
         "masf": ("dropout_mask", "dropout_mask_after"),
         "pi_model": ("dropout_mask", "second_dropout_mask"),
         "sagnet": ("dropout_mask", "dropout_mask_style", "dropout_mask_adversary"),
+        "sam": ("dropout_mask", "dropout_mask_after"),
+        "coral+sagm": ("dropout_mask", "dropout_mask_after"),
+        "pi_model+sam": ("dropout_mask", "dropout_mask_after", "second_dropout_mask", "second_dropout_mask_after"),
     }.items(),
 )
 def test_every_pass_with_dropout_has_a_mask_of_its_own(name, masks):
