@@ -135,7 +135,7 @@ def build_averages(config: RunConfig, model: nn.Module) -> dict[str, Average]:
 
 
 def build_group(config: RunConfig, model: nn.Module, averages: dict[str, Average], dist: Dist) -> AverageGroup | None:
-    """Let all averages, and the segment log if segments are kept, share one addition per step."""
+    """Let all averages, and the segment log if segments are kept, share the sum of the current segment."""
     listeners = {}
     if config.files.keep_segments:
         if dist.world_size > 1:
