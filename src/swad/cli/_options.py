@@ -9,6 +9,7 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
+from swad.util.files import require_no_link
 from swad.util.names import require_choice
 
 LISTS = "Several values: separate them with commas (A,B), or repeat the option. Quotes keep a comma: '\"A,B\",C'."
@@ -221,6 +222,17 @@ def even_directions(directions: int) -> int:
             f"has no spread; got {directions}"
         )
     return directions
+
+
+def output_folder(output: Path | None, run: Path, name: str) -> Path:
+    """Return the directory to write to: `output`, or one in a run directory, in which no link is followed."""
+    if output is not None:
+        return output
+    folder = run / name
+    for path in (folder, *folder.rglob("*")):
+        if path.is_dir():
+            require_no_link(path)
+    return folder
 
 
 def figure_formats(texts: Iterable[str]) -> list[str]:
