@@ -15,7 +15,7 @@ from swad.testbed.experiments.reproduce.items import ITEMS
 from swad.testbed.experiments.reproduce.trainings import Training
 from swad.testbed.results.column_marks import LOWER
 from swad.testbed.results.comparison_tables import comparisons_table
-from swad.testbed.results.comparisons import compare, correct
+from swad.testbed.results.comparisons import BASELINE, compare, correct
 from swad.testbed.results.domainbed import DOMAINS
 from swad.testbed.results.labels import algorithm_label
 from swad.testbed.results.method_results import DatasetResults, collect_results
@@ -24,6 +24,7 @@ from swad.testbed.results.run_data import RunData
 from swad.testbed.results.run_tables import PaperRows, accuracy_table
 from swad.testbed.results.runs import find_runs
 from swad.testbed.results.tables import PAPER, Cell, Row, Table
+from swad.util.statistics import mean
 
 
 def accuracies(source: Path) -> Table:
@@ -96,6 +97,39 @@ def differences(source: Path) -> Table:
     results = _results(source)
     others = [method.label for method in results.methods if method.label != "SWAD"]
     return _compared(results, results, {f"SWAD − {label}": ("SWAD", label) for label in others})
+
+
+def domains(*sources: Path) -> Table:
+    """SWAD minus every method that all datasets share, paired over held-out domains: the means over trials.
+
+    Seven domains are too few for an exact test that is to be corrected for five comparisons. Each test is exact as if
+    it were alone, because one of them, against ERM's best step, is the paper's own.
+    """
+    by_label: dict[str, dict[tuple[str, int], float]] = {}
+    for results in (every := [_results(source) for source in sources]):
+        for method in results.methods:
+            accuracies = method.results.accuracies().items()
+            by_domain = {(f"{results.dataset}/{target}", trial): value for (target, trial), value in accuracies}
+            by_label.setdefault(method.label, {}).update(by_domain)
+    targets = [f"{results.dataset}/{target}" for results in every for target in results.targets]
+    swad = by_label["SWAD"]
+    compared = [
+        compare(swad, values, targets, "targets", names=("", f"SWAD − {label}", label))
+        for label, values in by_label.items()
+        if label != "SWAD" and values.keys() == swad.keys()
+    ]
+    table = replace(comparisons_table(correct(filter(None, compared))), corner="Difference")
+    trials = sorted({trial for _, trial in swad})
+    points = [mean(swad[target, n] - by_label[BASELINE][target, n] for n in trials) for target in targets]
+    smallest = 2 / 2 ** len(targets)
+    listing = ", ".join(f"{target} {100 * value:+z.1f}" for target, value in zip(targets, points, strict=True))
+    notes = (
+        "A unit is a held-out domain: its mean over trials.",
+        f"Each p is that of the comparison alone. The smallest that {len(targets)} domains can give is {smallest:.2g}, "
+        f"and {min(1, len(table.rows) * smallest):.2g} corrected for {len(table.rows)} comparisons.",
+        f"SWAD − {BASELINE} by domain: {listing}.",
+    )
+    return replace(table, notes=(*table.notes, *notes))
 
 
 def combined(source: Path) -> Table:

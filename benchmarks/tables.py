@@ -8,6 +8,8 @@ A block names a table and the directory or file of its records; `keep_records.py
     <!-- table: accuracies pacs-resnet50 -->
     written here
     <!-- end -->
+
+A table of several datasets names them with a comma: <!-- table: domains pacs-resnet50,office31-resnet50 -->
 """
 
 from __future__ import annotations
@@ -21,7 +23,18 @@ from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
-from accuracy_tables import accuracies, combined, differences, gains, kept_runs, methods, search, table3, table5
+from accuracy_tables import (
+    accuracies,
+    combined,
+    differences,
+    domains,
+    gains,
+    kept_runs,
+    methods,
+    search,
+    table3,
+    table5,
+)
 from swad.testbed.results.comparisons import Comparison
 from swad.testbed.results.corruption_errors import CorruptionErrors, read_corruption_errors
 from swad.testbed.results.corruption_tables import comparison_table, corruption_table
@@ -278,11 +291,12 @@ def corruption_speeds(source: Path) -> Table:
 
 # ------------------------------------------------------------ files
 
-TABLES: dict[str, Callable[[Path], Table | None]] = {
+TABLES: dict[str, Callable[..., Table | None]] = {
     table.__name__: table
     for table in (
         accuracies,
         differences,
+        domains,
         table3,
         table5,
         methods,
@@ -314,7 +328,8 @@ def write_blocks(text: str, results: Path) -> str:
         start, name, source, end = match.groups()
         if name not in TABLES:
             raise ValueError(f"a block must name one of the tables {', '.join(TABLES)}; got {name!r}")
-        table = TABLES[name](results / source) if (results / source).exists() else None
+        sources = [results / each for each in source.split(",")]
+        table = TABLES[name](*sources) if all(each.exists() for each in sources) else None
         return f"{start}\n{_markdown(table, shown) if table is not None else MISSING}\n\n{end}"
 
     return BLOCK.sub(block, text)

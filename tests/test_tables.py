@@ -70,6 +70,31 @@ def test_accuracies_and_differences_of_runs(tmp_path, targets):
     assert any("lack the targets photo, sketch" in note for note in compared.notes) == (len(targets) == 2)
 
 
+def test_held_out_domains_of_several_datasets_are_units_of_one_test(tmp_path):
+    domains = {"PACS": PACS, "office": ("amazon", "dslr", "webcam")}
+    runs = {}
+    for dataset, names in domains.items():
+        for target, trial in product(names, (0, 1)):
+            run = tmp_path / dataset / f"{target}-{trial}"
+            write_run(run, dataset=dataset, domains=names, target=target, trial=trial)
+            runs.setdefault((dataset, target), []).append(run)
+    text = "<!-- table: domains PACS,office -->\n<!-- end -->\n"
+    assert "7 targets" in tables.write_blocks(text, tmp_path)
+    assert tables.write_blocks(text.replace(",", ",none,"), tmp_path).count(tables.MISSING) == 1
+    table = tables.domains(tmp_path / "PACS", tmp_path / "office")
+    row = next(row for row in table.rows if row.name == "SWAD − ERM (best)")
+    points = [
+        100 * statistics.fmean(accuracy(run, "swad") - accuracy(run, "best") for run in trials)
+        for trials in runs.values()
+    ]
+    assert row.cells[0].value == pytest.approx(statistics.fmean(points))
+    signs = list(product((-1, 1), repeat=7))
+    far = [abs(sum(s * p for s, p in zip(sign, points, strict=True))) >= abs(sum(points)) - 1e-9 for sign in signs]
+    assert row.cells[2].value == pytest.approx(sum(far) / len(signs)), "exact, whatever the number of comparisons"
+    assert f"PACS/art_painting {points[0]:+.1f}" in table.notes[-1]
+    assert f"office/webcam {points[-1]:+.1f}" in table.notes[-1]
+
+
 def test_what_a_search_adds_is_the_difference_to_the_defaults(tmp_path):
     cells, kept = [(target, trial) for target in PACS for trial in (0, 1)], tmp_path / "kept"
     kept.mkdir()

@@ -42,6 +42,14 @@ def test_the_threshold_is_known_when_the_start_is_confirmed(semantics):
     assert valley.status.threshold == pytest.approx(1.3 if semantics == "text" else 1.3 * 1.2)
 
 
+def test_until_it_is_confirmed_the_start_is_the_lowest_loss_so_far():
+    rule, starts = Algorithm1(4, 6, 1.3, text=False), []
+    for k, loss in enumerate([3.0, 2.0, 4.0, 1.0, 1.0], 1):
+        rule.observe(loss, 10 * k)
+        starts.append(rule.start)
+    assert starts == [10, 20, 20, 40, 40]
+
+
 def test_only_losses_that_still_matter_are_kept():
     for n_tolerance in (1, 6, math.inf):
         rule = Algorithm1(3, n_tolerance, 1.3, text=False)

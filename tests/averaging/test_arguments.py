@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 
 import pytest
 import torch
@@ -63,11 +64,22 @@ def test_misspelt_options_name_the_choices(options, message):
     refused(ValueError, message, lambda: SWAD(Net(), **options))
 
 
+@pytest.mark.parametrize("make", [LossValley, lambda **options: SWAD(Net(), **options)])
+def test_a_ratio_that_looks_like_r_is_warned_of_where_it_was_written(make):
+    with pytest.warns(UserWarning, match="up to 2.3 times the lowest one: for the paper's r = 1.3 pass 0.3") as caught:
+        make(tolerance_ratio=1.3)
+    assert [warning.filename for warning in caught] == [__file__]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        make(tolerance_ratio=1.0)
+
+
 def test_a_foreign_state_is_refused():
     model = Net()
     averager, group = SWAD(model), AverageGroup(model, {"swad": SWAD(model)})
     averager.update_parameters(model)
     averager.observe(1.0)
+    of_one, of_group = averager.state_dict(), group.state_dict()
     for load, owner in ((averager.load_state_dict, "SWAD"), (group.load_state_dict, "AverageGroup")):
         for error, state, message in (
             (
@@ -80,15 +92,19 @@ def test_a_foreign_state_is_refused():
             (TypeError, "swad.pt", "got a str: load the file first"),
         ):
             refused(error, message, lambda load=load, state=state: load(state))
-    refused(ValueError, "belongs to EMA, not to SWAD", lambda: averager.load_state_dict(EMA(model).state_dict()))
-    refused(ValueError, "belongs to AverageGroup, not to SWAD", lambda: averager.load_state_dict(group.state_dict()))
-    refused(ValueError, "belongs to SWAD, not to AverageGroup", lambda: group.load_state_dict(averager.state_dict()))
-    cut = {**averager.state_dict(), "averages": {"": {}}}
-    header = json.loads(averager.state_dict()["header"])
-    del header["observed"]
-    refused(ValueError, "lacks '0': load the whole", lambda: averager.load_state_dict(cut))
-    cut = {**averager.state_dict(), "header": json.dumps(header)}
-    refused(ValueError, "lacks 'observed': load the whole", lambda: averager.load_state_dict(cut))
+    other_rule = "rule it was saved with: Decay in the state, LossValley in SWAD"
+    refused(ValueError, other_rule, lambda: averager.load_state_dict(EMA(model).state_dict()))
+    refused(ValueError, "belongs to a group: take one .* out", lambda: averager.load_state_dict(of_group))
+    refused(ValueError, "belongs to one average: load it into that", lambda: group.load_state_dict(of_one))
+    cut = {**averager.state_dict(), "average": {}}
+    refused(ValueError, "'0' of 'average' is missing: load the whole", lambda: averager.load_state_dict(cut))
+    for part, key in (("trajectory", "observed"), ("average", "state"), ("average", "sums")):
+        header = json.loads(averager.state_dict()["header"])
+        del header["parts"][part][key]
+        cut = {**averager.state_dict(), "header": json.dumps(header)}
+        refused(ValueError, f"'{key}' of '{part}' is missing: load", lambda cut=cut: averager.load_state_dict(cut))
+    cut = {"header": '{"version": 2}'}
+    refused(ValueError, "'trajectory' is missing: load the whole", lambda: averager.load_state_dict(cut))
     refused(ValueError, "this state lacks n_converge, .*, step", lambda: LossValley().load_state_dict({"losses": []}))
 
 

@@ -21,9 +21,9 @@ NAMES = [
     "EMA",
     "LossValley",
     "AverageGroup",
-    "SegmentLog",
     "update_bn",
-    "fit_on_val",
+    "testbed.SegmentLog",
+    "testbed.fit_on_val",
     "integrations.lightning.SWADCallback",
     "integrations.transformers.SWADCallback",
     "integrations.timm.ModelSwad",
@@ -46,9 +46,9 @@ def resolve(name):
     module, _, attribute = name.rpartition(".")
     if not module:
         return getattr(swad, attribute)
-    package = module.rpartition(".")[2]
-    if package != "timm":
-        pytest.importorskip({"lightning": "lightning.pytorch", "transformers": "transformers.trainer"}[package])
+    packages = {"integrations.lightning": "lightning.pytorch", "integrations.transformers": "transformers.trainer"}
+    if module in packages:
+        pytest.importorskip(packages[module])
     return getattr(importlib.import_module(f"swad.{module}"), attribute)
 
 

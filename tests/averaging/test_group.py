@@ -13,7 +13,8 @@ from helpers import HELPERS
 from helpers.averages import Net, OneHot, reload, run_scenario, scaled_steps, small_conv, train, train_captured
 from helpers.forked import run
 from helpers.valleys import losses_of, settings_of
-from swad import EMA, SMA, SWA, SWAD, AverageGroup, SegmentLog
+from swad import EMA, SMA, SWA, SWAD, AverageGroup
+from swad.testbed import SegmentLog
 
 pytestmark = pytest.mark.filterwarnings("ignore::swad.averaging.swad.NeverConvergedWarning")
 
@@ -178,6 +179,7 @@ def test_an_average_continues_alone_from_the_state_of_its_group():
         run(model, average, range(18, 47))
     run(model, group, range(18, 47))
     compare(group, alone, "alone")
+    assert not AverageGroup.member_state(state, "ema")["trajectory"], "the segment is that of others"
     with pytest.raises(ValueError, match=r"has no average 'swa', only swad, .*: name one of these"):
         AverageGroup.member_state(state, "swa")
 
@@ -206,7 +208,7 @@ def test_replays_across_the_edges_of_windows():
             group.update_parameters(model)
         else:
             with torch.no_grad():
-                group.trajectory._segment.add_live(group["swad"].tracked.live())
+                group.trajectory.segment.add_live(group["swad"].tracked.live())
             group.count_replays()
         for average in alone.values():
             average.update_parameters(model)
@@ -288,7 +290,7 @@ def test_a_group_loads_all_of_a_state_or_nothing(other):
 
     group, state = updated(3), updated(7).state_dict()
     damaged = copy.deepcopy(state)
-    damaged["segment"]["sums"]["weight"] = torch.zeros(3)
+    damaged["trajectory"]["segment"]["sums"]["weight"] = torch.zeros(3)
     before = {name: average.averaged_state() for name, average in group.items()}
     for refused in (updated(7, **other).state_dict(), damaged):
         with pytest.raises(ValueError, match=r"must resume with|another shape"):
@@ -311,7 +313,7 @@ def test_a_group_that_failed_halfway_refuses_to_continue(monkeypatch):
         raise torch.OutOfMemoryError
 
     with monkeypatch.context() as patch:
-        patch.setattr(group["swad"]._pieces, "close", broken)
+        patch.setattr(group["swad"].sums, "close", broken)
         with pytest.raises(torch.OutOfMemoryError):
             group.observe(1.0)
     with pytest.raises(RuntimeError, match="load the last state_dict"):

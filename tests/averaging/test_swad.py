@@ -17,7 +17,10 @@ from helpers.averages import Net, OneHot, drive, reload, train, uniform, weights
 from helpers.valleys import expected, losses_of, settings_of
 from swad import SWAD, NeverConvergedWarning
 
-pytestmark = pytest.mark.filterwarnings("ignore::swad.averaging.swad.NeverConvergedWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::swad.averaging.swad.NeverConvergedWarning"),
+    pytest.mark.filterwarnings("ignore:tolerance_ratio is r - 1"),
+]
 
 
 def evaluations(rng, losses, options):
@@ -134,6 +137,7 @@ def test_a_stopped_average_frees_its_segment():
     assert averager.trajectory.n_buffers == 1
     model.go_to(3)
     averager.update_parameters(model)
+    assert averager.trajectory.n_buffers == 1
     assert weights_of(averager) == {1: 1.0}
 
 

@@ -28,7 +28,7 @@ def test_frozen_parameters_are_not_averaged_and_cost_nothing():
     average = SMA(model, start=0)
     optimizer = torch.optim.SGD(model.head.parameters(), 0.1)
     train(model, optimizer, 3, after=lambda step: average.update_parameters(model))
-    assert [tuple(s.shape) for s in average.trajectory._segment.values] == [(2, 4), (2,)]
+    assert [tuple(s.shape) for s in average.trajectory.segment.values] == [(2, 4), (2,)]
     fresh = Net()
     average.copy_to(fresh)  # complete all the same
     assert torch.equal(fresh.body[0].weight, model.body[0].weight)
@@ -50,7 +50,7 @@ def test_tied_parameters_count_once():
     for value in (1.0, 3.0):
         model.embed.weight.data.fill_(value)
         average.update_parameters(model)
-    assert len(average.trajectory._segment.values) == 1
+    assert len(average.trajectory.segment.values) == 1
     average.copy_to(model)
     assert model.out.weight is model.embed.weight
     assert model.out.weight[0, 0].item() == 2.0
@@ -190,7 +190,7 @@ def test_a_replaced_parameter_is_noticed():
     average.update_parameters(model)
     model.head.weight = nn.Parameter(torch.full((2, 4), 7.0))
     average.update_parameters(model)
-    first = average.trajectory._segment.values[list(average.tracked.averaged).index("head.weight")]
+    first = average.trajectory.segment.values[list(average.tracked.averaged).index("head.weight")]
     assert (first > 6).all()
 
 

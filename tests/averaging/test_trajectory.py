@@ -64,11 +64,11 @@ def test_a_state_is_complete_and_does_not_change_later():
             assert torch.equal(value, average.averaged_state()[key]), (name, key)
 
 
-def test_a_state_of_another_class_is_refused():
+def test_a_state_of_another_rule_or_model_is_refused():
     model = Net()
     average = SMA(model, start=0)
     average.update_parameters(model)
-    with pytest.raises(ValueError, match="belongs to SMA, not to SWAD"):
+    with pytest.raises(ValueError, match="rule it was saved with: Window in the state, LossValley in SWAD"):
         SWAD(model).load_state_dict(average.state_dict())
     with pytest.raises(ValueError, match=r"in the state, .* here"):
         SMA(model, start=3).load_state_dict(average.state_dict())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ import typer
 from hypothesis import given
 from hypothesis import strategies as st
 
+from helpers.run_tree import write_run
 from helpers.special_files import at_most
 from swad import cli
 from swad.cli import _options as parse
@@ -126,3 +128,42 @@ def test_a_comma_in_the_name_of_a_domain(here, own_dataset, tmp_path, monkeypatc
     error = here(*command, *options, "Bonn, north", code=1).stderr
     assert "did you mean '\"Bonn, north\"'?" in error
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("command", "link"),
+    [
+        ("flatness", "figures"),
+        ("surface", "figures"),
+        ("robustness", "figures"),
+        ("windows", "windows"),
+        ("tune", "tune"),
+        ("tune", "tune/weights"),
+        ("tune", "tune/weights/digits"),
+    ],
+)
+def test_no_link_to_a_directory_in_a_run_is_followed_for_writing(here, tmp_path, command, link):
+    run, other = tmp_path / "run", tmp_path / "other"
+    other.mkdir()
+    (run / link).parent.mkdir(parents=True)
+    (run / link).symlink_to(other)
+    error = here(command, run, code=1).stderr
+    assert f"cannot use {run / link} ({Path(link).name} is a symbolic link, and no link is followed" in error
+    assert "remove the link" in error
+    assert error.count("\n") == 1
+    assert "is a symbolic link" not in here(command, run, "--output", run / link, code=1).stderr  # the user names it
+
+
+def test_a_link_at_the_page_is_kept_only_if_the_user_names_it(here, tmp_path):
+    write_run(tmp_path / "runs" / "photo-0")
+    other, page = tmp_path / "other.html", tmp_path / "runs" / "report.html"
+    other.write_text("precious")
+    page.symlink_to(other)
+    here("report", tmp_path / "runs")
+    assert not page.is_symlink()
+    assert other.read_text() == "precious"
+    page.unlink()
+    page.symlink_to(other)
+    here("report", tmp_path / "runs", "--output", page)
+    assert page.is_symlink()
+    assert "<html" in other.read_text()

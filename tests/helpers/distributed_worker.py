@@ -92,7 +92,7 @@ def fsdp(rank, world, folder):
         ),
     )
     assert averager.status.should_stop
-    shard = averager._pieces.pieces[0].values[0]
+    shard = averager.sums.closed[0].values[0]
     assert shard.shape[0] in (3, 4), shard.shape  # 7 rows over two ranks, not gathered
     spans = averager.status.spans
     steps = [i for s in spans for i in s.updates]

@@ -9,11 +9,13 @@ from __future__ import annotations
 import json
 import math
 import os
+import signal
 import sys
 from contextlib import suppress
 from itertools import zip_longest
 from pathlib import Path
 
+import safetensors.torch
 import torch
 
 from helpers import few_digits
@@ -30,6 +32,12 @@ def train_short(run_dir: Path, changes: dict[str, object]) -> None:
     train(short(run_dir, **changes))
 
 
+def _kill_in_save(tensors: object, path: Path, metadata: object) -> None:
+    """Kill this process while weights are saved, with the temporary file of safetensors half written."""
+    (path.parent / ".tmpaB3dE9").write_bytes(b"half a model")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
 def main() -> None:
     digits.render = few_digits.render
     torch.set_num_threads(1)
@@ -39,6 +47,8 @@ def main() -> None:
         import resource
 
         resource.setrlimit(resource.RLIMIT_FSIZE, (int(limit), int(limit)))
+    if "KILL_IN_SAVE" in os.environ:
+        safetensors.torch.save_file = _kill_in_save
     if "WORLD_SIZE" in os.environ:  # joined once for all runs: at one address, a second time races with the first
         torch.distributed.init_process_group("gloo")
     for run_dir, text in zip_longest(sys.argv[1::2], sys.argv[2::2], fillvalue="{}"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable
 
-from swad.averaging.registry import parse_all
+from swad.testbed.averages.registry import parse_all
 from swad.testbed.data import benchmarks
 from swad.testbed.experiments.reproduce.base import Reproduction
 from swad.testbed.experiments.reproduce.config import PaperConfig

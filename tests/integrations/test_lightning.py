@@ -102,7 +102,7 @@ def test_checkpoints_hold_live_weights_and_the_average_apart(tmp_path):
     for file in files:
         saved = torch.load(file, weights_only=True)
         assert_equal(saved["state_dict"], keep.kept[saved["global_step"]])
-        assert set(saved["callbacks"][callback.state_key]["average"]) == {"header", "segment", "averages", "listeners"}
+        assert set(saved["callbacks"][callback.state_key]["average"]) == {"header", "trajectory", "average"}
     last = torch.load(tmp_path / "last.ckpt", weights_only=True)
     assert last["global_step"] == STOP
     assert any(not torch.equal(v, model.state_dict()[k]) for k, v in last["state_dict"].items())

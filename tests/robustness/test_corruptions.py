@@ -13,6 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 from scipy import ndimage, stats
+from sklearn.datasets import load_sample_image
 
 from swad.robustness.corruptions import CORRUPTIONS, SEVERITIES, blur, corrupt, digital, noise, weather
 from swad.robustness.corruptions._filters import gaussian_blur, motion_blur, zoom_center
@@ -394,9 +395,50 @@ def test_fog_is_diamond_square_noise():
 def test_frost_adds_its_texture():
     images, source = pictures(1, 32), make_noise(1)
     texture = weather.frost_texture(source, 32, 32)
-    assert texture.min() == 0
-    assert texture.max() == 1
     assert torch.allclose(weather.frost(images, source, 0.8, 0.6), 0.8 * images + 0.6 * texture)
+
+
+@pytest.mark.parametrize("size", [32, 224])
+def test_the_texture_of_frost_is_as_bright_and_rich_in_contrast_as_the_photographs(size):
+    texture = weather.frost_texture(make_noise(4), size, size)
+    torch.testing.assert_close(texture.mean((1, 2, 3)), torch.full((4,), 0.643).double(), atol=0.002, rtol=0)
+    torch.testing.assert_close(texture.std((1, 2, 3)), torch.full((4,), 0.129).double(), atol=0.005, rtol=0)
+    assert texture.min() > 0.3
+    assert texture.max() == 1
+    # Crystals are thin and bright: turned into its negative, the texture would have the same level and contrast.
+    assert all(stats.skew(one.flatten().numpy()) > 0.5 for one in texture)
+
+
+def test_a_single_pixel_gets_the_mean_of_the_texture():
+    assert weather.frost_texture(make_noise(1), 1, 1).item() == pytest.approx(0.643)
+
+
+@pytest.mark.parametrize(
+    ("size", "levels", "shifts"),
+    [
+        (224, (13.0, 10.9, 10.3, 10.0, 9.6), (54, 67, 71, 72, 75)),
+        (32, (18.6, 15.1, 14.4, 14.4, 14.1), None),
+    ],
+)
+def test_frost_hides_as_much_as_the_official_frost(size, levels, shifts):
+    """PSNR in dB and shift of the mean, as measured with the official script and its photographs."""
+    clean = photographs(size)
+    changes = [corrupt(clean, "frost", severity).double() - clean.double() for severity in SEVERITIES]
+    psnr = [float((20 * math.log10(255) - 10 * change.square().mean((1, 2, 3)).log10()).mean()) for change in changes]
+    assert psnr == pytest.approx(levels, abs=1)
+    if shifts:
+        assert [float(change.mean()) for change in changes] == pytest.approx(shifts, abs=7)
+
+
+def photographs(size: int) -> torch.Tensor:
+    """The two photographs that scikit-learn ships: the square at their center, as bytes."""
+    squares = []
+    for name in ("china.jpg", "flower.jpg"):
+        image = Image.fromarray(load_sample_image(name))
+        left = (image.width - image.height) // 2
+        square = image.crop((left, 0, left + image.height, image.height))
+        squares.append(np.asarray(square.resize((size, size), Image.Resampling.BILINEAR)))
+    return torch.from_numpy(np.stack(squares)).permute(0, 3, 1, 2)
 
 
 def test_brightness_changes_only_the_value():

@@ -5,7 +5,9 @@ import os
 import signal
 import socket
 import stat
+import subprocess
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -16,6 +18,7 @@ from helpers.special_files import SPECIAL, at_most, replace_by
 from swad.util.files import (
     FileLock,
     FileLockedError,
+    FileLockLostError,
     atomic_write,
     disk_advice,
     is_locked,
@@ -25,6 +28,7 @@ from swad.util.files import (
     write_json,
     write_text,
 )
+from swad.util.jsonl import JsonlWriter
 
 
 @pytest.mark.parametrize("kind", SPECIAL)
@@ -50,7 +54,7 @@ def test_a_lock_file_is_a_file(tmp_path: Path, kind: str) -> None:
     replace_by(kind, tmp_path / "run.lock")
     with at_most(5):
         assert not is_locked(tmp_path / "run.lock")
-    with at_most(5), pytest.raises(OSError, match="pipe or a device"):
+    with at_most(5), pytest.raises(OSError, match=r"pipe or a device|is a symbolic link"):
         FileLock(tmp_path / "run.lock")
 
 
@@ -80,18 +84,54 @@ def test_a_file_that_its_writer_made_private_gets_the_usual_mode(tmp_path: Path)
     assert private.stat().st_mode == usual.stat().st_mode
 
 
-def test_a_symbolic_link_stays_and_its_target_is_replaced(tmp_path: Path) -> None:
+def test_a_symbolic_link_that_a_user_names_stays_and_its_target_is_replaced(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     path, link, dangling = tmp_path / "real" / "page.html", tmp_path / "link.html", tmp_path / "new.html"
     path.write_text("old")
     link.symlink_to(path)
     dangling.symlink_to(Path("real") / "other.html")
-    write_text(link, "new")
-    write_text(dangling, "other")
+    write_text(link, "new", follow_link=True)
+    write_text(dangling, "other", follow_link=True)
     assert link.is_symlink()
     assert dangling.is_symlink()
     assert path.read_text() == "new"
     assert (tmp_path / "real" / "other.html").read_text() == "other"
+
+
+def test_a_symbolic_link_is_replaced_and_its_target_stays(tmp_path: Path) -> None:
+    """In a run directory from somebody else, it may point to any file of the user."""
+    precious = tmp_path / "precious"
+    precious.write_text("mine")
+    for name, target in (("done.json", precious), ("config.json", tmp_path / "new")):
+        (tmp_path / name).symlink_to(target)
+        write_text(tmp_path / name, "{}")
+        assert not (tmp_path / name).is_symlink()
+        assert (tmp_path / name).read_text() == "{}"
+    assert precious.read_text() == "mine"
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("target", ["precious", "new"])
+@pytest.mark.parametrize("open_file", [FileLock, JsonlWriter], ids=["lock", "lines"])
+def test_a_file_that_is_opened_for_writing_is_no_link(
+    tmp_path: Path, open_file: Callable[[Path], object], target: str
+) -> None:
+    (tmp_path / "precious").write_bytes(b'{"a": 1}\ntorn')
+    link = tmp_path / "records.jsonl"
+    link.symlink_to(target)
+    with pytest.raises(OSError, match=r"records.jsonl is a symbolic link, and no link is followed") as error:
+        open_file(link)
+    assert disk_advice(error.value) == "remove the link, then run the same command again"
+    assert (tmp_path / "precious").read_bytes() == b'{"a": 1}\ntorn'
+    assert not (tmp_path / "new").exists()
+
+
+def test_links_above_a_file_are_followed(tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "runs").symlink_to("disk")
+    write_text(tmp_path / "runs" / "done.json", "{}")
+    FileLock(tmp_path / "runs" / "run.lock").release()
+    assert sorted(path.name for path in (tmp_path / "disk").iterdir()) == ["done.json", "run.lock"]
 
 
 @pytest.mark.parametrize("through_link", [False, True])
@@ -172,6 +212,78 @@ while True:
     text = path.read_text()
     assert len(text) == 100_000
     assert len(set(text)) == 1
+
+
+LEAVE_PARTIALS = """
+import os, signal, sys
+from swad.util.files import atomic_write
+with atomic_write(sys.argv[1]) as partial:
+    # As safetensors writes, which renames its own temporary file.
+    (partial.parent / ".tmpaB3dE9").write_bytes(b"half a model")
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_what_a_killed_writer_left_is_removed_by_the_next(tmp_path: Path) -> None:
+    path = tmp_path / "swad[1].safetensors"
+    start_python(LEAVE_PARTIALS, str(path)).communicate()
+    others = [
+        tmp_path / "movie.partial",
+        tmp_path / f"{path.name}.123-0a1b2c3d.partial",  # of an earlier version, perhaps on another machine
+        tmp_path / f"best.safetensors.{os.getpid()}-0a1b2c3d0a1b2c3d.partial",
+    ]
+    for other in others:
+        other.write_bytes(b"half a file")
+    assert len(list(tmp_path.iterdir())) == 1 + len(others)
+    write_text(path, "whole")
+    assert sorted(tmp_path.iterdir()) == sorted([path, *others])
+
+
+def test_what_a_living_writer_is_writing_stays(tmp_path: Path) -> None:
+    path = tmp_path / "swad.safetensors"
+    code = LEAVE_PARTIALS.replace("os.kill(os.getpid(), signal.SIGKILL)", "print('ready', flush=True); input()")
+    process = start_python(code, str(path), stdin=subprocess.PIPE)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    write_text(path, "of this process")
+    process.communicate("\n")
+    assert process.returncode == 0
+    assert path.read_bytes() != b"of this process"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("replace", [False, True])
+def test_a_lock_whose_file_is_gone_is_not_held(tmp_path: Path, replace: bool) -> None:
+    path = tmp_path / "run.lock"
+    with FileLock(path) as lock:
+        lock.require_held()
+        path.write_text("the same file with other content\n")
+        lock.require_held()
+        path.unlink()
+        if replace:
+            path.touch()
+        with pytest.raises(FileLockLostError, match=r"run.lock was removed or replaced"):
+            lock.require_held()
+
+
+def test_a_lock_that_was_removed_while_waiting_is_taken_on_the_new_file(tmp_path: Path) -> None:
+    path = tmp_path / "cache.lock"
+    first = FileLock(path)
+
+    def replace() -> None:
+        path.unlink(missing_ok=True)
+        first.release()
+
+    with FileLock(path, on_wait=replace) as second:
+        second.require_held()
+        with pytest.raises(FileLockedError):
+            FileLock(path)
+
+
+def test_a_lock_is_held_where_files_have_no_lasting_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os.path, "samestat", lambda first, second: False)
+    with FileLock(tmp_path / "run.lock") as lock:
+        lock.require_held()
 
 
 @pytest.mark.parametrize("message", ["Error while serializing: os error 28", "PytorchStreamWriter failed writing file"])

@@ -1,13 +1,15 @@
 """Image files are decoded as the protocol says."""
 
+import io
 import struct
+import zlib
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from swad.util.images import DataError, read_image
+from swad.util.images import EXTENSIONS, FORMATS, MAX_MEGAPIXELS, DataError, read_image
 
 
 def test_a_broken_image_is_named(tmp_path):
@@ -62,7 +64,7 @@ def test_16_bit_images_that_pillow_widened_are_scaled_too(tmp_path, monkeypatch)
     Image.fromarray(np.zeros((2, 2), np.uint8)).save(tmp_path / "older.png")
     wide = Image.fromarray(np.full((2, 2), 51400, np.int32))
     wide.format = "PNG"
-    monkeypatch.setattr(Image, "open", lambda path: wide)
+    monkeypatch.setattr(Image, "open", lambda path, **_: wide)
     assert (np.asarray(read_image(tmp_path / "older.png")) == 200).all()
 
 
@@ -80,3 +82,87 @@ def test_orientation_and_alpha_are_ignored(tmp_path):
     exif[0x0112] = 6
     image.save(tmp_path / "x.png", exif=exif)
     assert (np.asarray(read_image(tmp_path / "x.png")) == np.asarray(image)[..., :3]).all()
+
+
+def png(width: int, height: int, data: bytes, depth: int = 8, color: int = 2, interlaced: int = 0) -> bytes:
+    """Return a PNG file with these decompressed data, whatever its header says."""
+
+    def chunk(kind: bytes, content: bytes) -> bytes:
+        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+
+    header = struct.pack(">IIBBBBB", width, height, depth, color, 0, 0, interlaced)
+    palette = chunk(b"PLTE", bytes(range(48))) if color == 3 else b""
+    parts = [chunk(b"IDAT", part) for part in (zlib.compress(data)[:20], zlib.compress(data)[20:])]
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + palette + b"".join(parts) + chunk(b"IEND", b"")
+
+
+def test_a_png_file_that_holds_fewer_rows_than_it_declares_is_refused(tmp_path):
+    rows = (b"\0" + bytes(range(96))) * 3
+    for content in (rows, rows[:-50], b""):
+        (tmp_path / "x.png").write_bytes(png(32, 32, content))
+        with pytest.raises(DataError, match=r"cannot decode image .*x\.png: image file is truncated"):
+            read_image(tmp_path / "x.png")
+        with pytest.raises(DataError, match="image file is truncated"):
+            read_image(tmp_path / "x.tar" / "byte 0", io.BytesIO(png(32, 32, content)))
+
+
+@pytest.mark.parametrize("interlaced", [0, 1])
+@pytest.mark.parametrize(("depth", "color", "bits"), [(8, 2, 24), (16, 6, 64), (1, 0, 1), (2, 3, 2), (16, 4, 32)])
+@pytest.mark.parametrize(("width", "height"), [(1, 1), (5, 3), (9, 17)])
+@pytest.mark.parametrize("pixel", [b"\x00", b"\xff"])
+def test_a_png_file_is_read_if_it_holds_all_its_rows(tmp_path, pixel, width, height, depth, color, bits, interlaced):
+    passes = [(1, 1, 0, 0)]
+    if interlaced:
+        passes = [(8, 8, 0, 0), (8, 8, 4, 0), (4, 8, 0, 4), (4, 4, 2, 0), (2, 4, 0, 2), (2, 2, 1, 0), (1, 2, 0, 1)]
+    data = b""
+    for right, down, left, top in passes:
+        columns, rows = len(range(left, width, right)), len(range(top, height, down))
+        if columns and rows:
+            row = b"\0" + pixel * ((columns * bits + 7) // 8)
+            data += row * rows
+    (tmp_path / "x.png").write_bytes(png(width, height, data, depth, color, interlaced))
+    assert read_image(tmp_path / "x.png").size == (width, height)
+    for lacking in (1, len(row)):
+        (tmp_path / "x.png").write_bytes(png(width, height, data[:-lacking], depth, color, interlaced))
+        with pytest.raises(DataError, match="image file is truncated"):
+            read_image(tmp_path / "x.png")
+
+
+@pytest.mark.parametrize("name", sorted(FORMATS))
+def test_every_format_is_read_whatever_the_extension(tmp_path, name):
+    image = Image.fromarray(np.arange(48, dtype=np.uint8).reshape(4, 4, 3))
+    for extension in EXTENSIONS:
+        image.save(tmp_path / f"x{extension}", format=name)
+        assert read_image(tmp_path / f"x{extension}").size == (4, 4)
+
+
+@pytest.mark.parametrize("name", ["EPS", "PDF", "GIF", "ICO", "SGI"])
+def test_no_other_format_is_opened(tmp_path, name, monkeypatch):
+    from PIL import EpsImagePlugin
+
+    def no_ghostscript(*arguments, **options):
+        raise AssertionError("Ghostscript was started")
+
+    monkeypatch.setattr(EpsImagePlugin, "Ghostscript", no_ghostscript)
+    Image.new("RGB", (4, 4)).save(tmp_path / "x.png", format=name)
+    with pytest.raises(DataError, match=r"x\.png: it is in no known image format; replace or remove it$"):
+        read_image(tmp_path / "x.png")
+
+
+@pytest.mark.parametrize(
+    ("width", "height", "pixels"),
+    [(10_001, 12_000, "120,012,000"), (13_350, 13_350, "178,222,500"), (10**5, 10**5, "10,000,000,000")],
+)
+def test_an_image_above_the_limit_is_refused_before_it_is_decoded(tmp_path, width, height, pixels, recwarn):
+    (tmp_path / "x.png").write_bytes(png(width, height, b""))
+    with pytest.raises(DataError) as caught:
+        read_image(tmp_path / "x.png")
+    assert str(caught.value) == (
+        f"an image must have at most 120 megapixels, but {tmp_path / 'x.png'} has {pixels} pixels: shrink, "
+        "replace or remove it"
+    )
+    assert not recwarn.list
+
+
+def test_photographs_of_the_largest_cameras_are_below_the_limit():
+    assert all(width * height <= MAX_MEGAPIXELS * 1e6 for width, height in ((12_000, 9_000), (11_648, 8_736)))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from helpers.python_process import start_python
 from helpers.special_files import SPECIAL, at_most, replace_by
 from swad.util import jsonl
-from swad.util.files import FileLock, FileLockedError
+from swad.util.files import FileLock, FileLockedError, FileLockLostError
 from swad.util.jsonl import JsonlWriter, compressed_path, read_lines
 
 
@@ -221,3 +221,72 @@ def test_a_compressed_file_that_holds_far_more_than_lines_is_refused(
     monkeypatch.setattr(jsonl, "MAX_BYTES", 10**5)
     with pytest.raises(OSError, match="more than 100,000 bytes after it is decompressed"):
         list(read_lines(path))
+
+
+def replace_by_copy(path: Path) -> None:
+    """As an editor, `sed -i` and tools that keep directories in step do."""
+    copy = path.with_name("copy")
+    copy.write_bytes(path.read_bytes() + b'"edited"\n')
+    os.replace(copy, path)
+
+
+REPLACEMENTS = {
+    "copy": replace_by_copy,
+    "removed": Path.unlink,
+    "link": lambda path: (path.unlink(), path.symlink_to("elsewhere.jsonl")),
+}
+
+
+@pytest.mark.parametrize("how", REPLACEMENTS)
+@pytest.mark.parametrize("then", ["write", "offset", "truncate"])
+def test_a_file_that_was_replaced_while_it_is_written_loses_no_line(tmp_path: Path, how: str, then: str) -> None:
+    path = tmp_path / "rows.jsonl"
+    with JsonlWriter(path) as writer:
+        writer.write("1")
+        offset = writer.offset()
+        writer.write("2")
+        REPLACEMENTS[how](path)
+        with pytest.warns(UserWarning, match=r"rows.jsonl was (replaced|removed) while it was being written"):
+            {"write": lambda: writer.write("3"), "offset": writer.offset, "truncate": lambda: writer.truncate(offset)}[
+                then
+            ]()
+        writer.write("4")
+    assert lines_of(path) == {"write": ["1", "2", "3", "4"], "offset": ["1", "2", "4"], "truncate": ["1", "4"]}[then]
+    aside = tmp_path / "rows.jsonl.replaced"
+    assert os.path.lexists(aside) == (how != "removed")
+    assert how != "copy" or lines_of(aside) == ["1", "2", '"edited"']
+    assert not (tmp_path / "elsewhere.jsonl").exists()
+
+
+def test_a_replaced_file_that_cannot_be_written_again_loses_no_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "rows.jsonl"
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with JsonlWriter(path) as writer:
+        writer.write("1")
+        replace_by_copy(path)
+        with monkeypatch.context() as patch:
+            patch.setattr(jsonl.shutil, "copyfileobj", full)
+            with pytest.raises(OSError, match="No space left"):
+                writer.write("2")
+        with pytest.warns(UserWarning, match="was replaced"):
+            writer.write("3")
+    assert lines_of(path) == ["1", "3"]
+
+
+@pytest.mark.parametrize("then", ["write", "offset", "truncate"])
+def test_nothing_is_written_after_the_lock_is_lost(tmp_path: Path, then: str) -> None:
+    path, lock = tmp_path / "rows.jsonl", tmp_path / "lock"
+    with JsonlWriter(path, FileLock(lock)) as first:
+        first.write("1")
+        lock.unlink()
+        with JsonlWriter(path, FileLock(lock)) as second:
+            second.write("2")
+            call = {"write": lambda: first.write("3"), "offset": first.offset, "truncate": lambda: first.truncate(0)}
+            with pytest.raises(FileLockLostError):
+                call[then]()
+    assert lines_of(path) == ["1", "2"]

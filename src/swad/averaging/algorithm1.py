@@ -145,7 +145,7 @@ class Algorithm1(Rule):
         first, last = self.start or 1, step if self.t_e is None else self.t_e
         return (Span(first, last),) if first <= last else ()
 
-    def stretches(self) -> tuple[Span, ...]:
+    def needed(self) -> tuple[Span, ...]:
         """Return the updates from t_s on, cut where the average may still end."""
         first = self.start or 1
         if self.t_e is not None:

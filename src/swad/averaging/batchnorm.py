@@ -16,6 +16,7 @@ ForwardFn = Callable[[nn.Module, Any], Any]
 def update_bn(
     loader: Iterable[Any],
     model: nn.Module,
+    *,
     forward_fn: ForwardFn | None = None,
     device: torch.device | str | None = None,
 ) -> None:

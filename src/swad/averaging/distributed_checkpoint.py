@@ -16,7 +16,7 @@ from typing import Any
 from torch.distributed.checkpoint.state_dict_loader import load as dcp_load
 from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
 
-from swad.averaging.base import Average
+from swad.averaging.average import Average
 from swad.averaging.group import AverageGroup
 
 

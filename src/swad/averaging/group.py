@@ -7,18 +7,22 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from swad.averaging.base import Average
+from swad.averaging.average import Average
+from swad.averaging.averager import Averager
 from swad.averaging.spans import Status
-from swad.averaging.trajectory import Averager, Listener, Trajectory, member_state
+from swad.averaging.state import ALONE, member_state
+from swad.averaging.tracked import TrackedTensors
+from swad.averaging.trajectory import Listener, Trajectory
 
 
 class AverageGroup(Averager, Mapping[str, Average]):
     """Many averages of one trajectory with one addition per step.
 
-    The cost of a step does not depend on the number of members: all three semantics, other tolerances, SMA and fixed
-    windows share one addition. Averages that take only some updates (an interval) or weigh them differently (an EMA)
-    cannot use the shared sum and keep one of their own. So do fixed windows once a `GradScaler` may skip steps of a
-    fused optimizer, because then only the device knows at which step a window begins. No update waits for it.
+    The time of a step does not depend on the number of members: all three semantics, other tolerances, SMA and fixed
+    windows share one addition. In memory, each keeps sums of its own: one weight-sized buffer in steady state. Averages
+    that take only some updates (an interval) or weigh them differently (an EMA) cannot use the shared sum and add to
+    one of their own. So do fixed windows once a `GradScaler` may skip steps of a fused optimizer, because then only the
+    device knows at which step a window begins. No update waits for it.
 
     >>> import torch, swad
     >>> model = torch.nn.Linear(1, 1)
@@ -46,18 +50,16 @@ class AverageGroup(Averager, Mapping[str, Average]):
         listeners = dict(listeners or {})
         _check_members(averages, listeners)
         self._averages = dict(averages)
-        sums = {name: average._pieces for name, average in averages.items()}
+        members = {name: average.sums for name, average in averages.items()}
         processes = next((average.trajectory.process_group for average in averages.values()), None)
-        self.trajectory = Trajectory("AverageGroup", sums, listeners, processes)
+        self.trajectory = Trajectory("AverageGroup", members, listeners, processes)
         shared = self.trajectory.tracked  # looked up once for all
         for average in averages.values():
-            average.trajectory, average._in_group = self.trajectory, True
-        for saved in (*sums.values(), *listeners.values()):
-            if list(saved.tracked.averaged) == list(shared.averaged) and list(saved.tracked.buffers) == list(
-                shared.buffers
-            ):
-                saved.tracked = shared
-            saved.tracked.follow(model)
+            average.trajectory = self.trajectory
+        for part in (*members.values(), *listeners.values()):
+            if _names(part.tracked) == _names(shared):
+                part.tracked = shared
+            part.tracked.follow(model)
 
     def __getitem__(self, name: str) -> Average:
         return self._averages[name]
@@ -93,7 +95,7 @@ class AverageGroup(Averager, Mapping[str, Average]):
         Args:
             state: What `state_dict` of the other group returned.
         """
-        self.trajectory.load_branch(state)
+        self.trajectory.branch(state)
 
     @staticmethod
     def member_state(state: Mapping[str, Any], name: str) -> dict[str, Any]:
@@ -113,22 +115,27 @@ def _check_members(averages: Mapping[str, Average], listeners: Mapping[str, List
         raise ValueError("a group needs at least one average, got none")
     if len(set(map(id, averages.values()))) < len(averages):
         raise ValueError("every name needs an average of its own, got one under several names: build one for each")
-    shared: list[str] | None = None
+    if ALONE in averages:
+        raise ValueError("every average of a group needs a name, got an empty one: name it")
     for name, average in averages.items():
         if not isinstance(average, Average):
             raise TypeError(
                 f"the members of a group are averages, got a {type(average).__name__} as {name!r}: "
                 f"pass e.g. swad.SWAD(model)"
             )
-        if average._in_group or average.step or average._is_attached:
+        if ALONE not in average.trajectory.members or average.step or average.trajectory.is_attached:
             raise ValueError(
                 f"an average joins one group, before its first update and before it is attached to an optimizer; "
                 f"{name} was used before: pass a new average, and attach the group"
             )
-    takers = [(name, average.tracked) for name, average in averages.items() if average.rule.dense]
-    for name, tracked in (*takers, *((name, listener.tracked) for name, listener in listeners.items())):
-        shared = shared or list(tracked.averaged)
-        if list(tracked.averaged) != shared:
+    dense = {name: average.tracked for name, average in averages.items() if average.rule.dense}
+    takers = [*dense.items(), *((name, listener.tracked) for name, listener in listeners.items())]
+    for name, tracked in takers:
+        if list(tracked.averaged) != list(takers[0][1].averaged):
             raise ValueError(
                 f"the dense averages of a group average the same tensors; {name} has others: give it its own group"
             )
+
+
+def _names(tracked: TrackedTensors) -> tuple[list[str], list[str]]:
+    return list(tracked.averaged), list(tracked.buffers)

@@ -106,7 +106,7 @@ class PublishedCode(Rule):
         # The average starts with this segment, and the first one that is counted overwrites it.
         return spans or (self.converged.span,)
 
-    def stretches(self) -> tuple[Span, ...]:
+    def needed(self) -> tuple[Span, ...]:
         """Return the segments that are counted or may be, those that will be counted alike merged."""
         if not self.queue:
             return (Span(1, FOREVER),)

@@ -1,7 +1,8 @@
 """What an average decides: which updates it averages. Numbers and losses in, spans of updates out, no tensors.
 
-`swad.averaging.sums` adds up the weights that a rule asks for, in one way for all of them. A rule is the file to read
-to know what an average is: `algorithm1` is the paper, `published_code` its published code, `window` SWA.
+`swad.averaging.span_sums` adds up the weights that a rule asks for, in one way for all of them. A rule is the file to
+read to know what an average is: `algorithm1` is the paper, `published_code` its published code, `window` SWA, `decay`
+EMA.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ class NeverConvergedWarning(UserWarning):
 class Rule(ABC):
     """Which updates of a training are averaged.
 
-    A subclass answers `spans` and `stretches`, and `observe` if validation losses matter. Its attributes are its state,
-    so they are plain values: numbers, strings, lists and dicts of them.
+    A subclass answers `spans` and `needed`, and `observe` if validation losses matter. Its attributes are its state, so
+    they are plain values: numbers, strings, lists and dicts of them.
 
     >>> class Latest(Rule):
     ...     '''The mean of the weights at the last k evaluations.'''
@@ -33,7 +34,7 @@ class Rule(ABC):
     ...         self.steps = [*self.steps, step][-self.k :]
     ...     def spans(self, step):
     ...         return tuple(Span(step, step) for step in self.steps)
-    ...     def stretches(self):
+    ...     def needed(self):
     ...         return self.spans(0)
     ...     def takes(self, step):
     ...         return False  # only the weights at evaluations
@@ -43,11 +44,14 @@ class Rule(ABC):
     """
 
     dense = True
-    """Averages every update of its spans with the same weight, so that the sum of its group is enough. Otherwise it has
-    a sum of its own, to which the updates that `takes` names are added."""
+    """It averages every update of its spans with the same weight, so that the sum it shares with others is enough.
+    Otherwise it has a sum of its own, to which the updates that `takes` names are added, and which it may move."""
+
+    moves = False
+    """Its mean moves toward the weights of every update by `share`, so that later updates count more (an EMA)."""
 
     weighs_segments = False
-    """Divides the sum between two evaluations by its length, so that each counts the same."""
+    """It divides the sum between two evaluations by its length, so that each counts the same."""
 
     max_segment = FOREVER
     """Updates after which a sum must be closed, for a rule that needs no evaluations, which otherwise close it."""
@@ -70,11 +74,11 @@ class Rule(ABC):
         """
 
     @abstractmethod
-    def stretches(self) -> tuple[Span, ...]:
-        """Return the updates that may still be averaged, in stretches of which each has one fate, in their order.
+    def needed(self) -> tuple[Span, ...]:
+        """Return the updates that may still be averaged, in their order, as spans of which each has one fate.
 
-        All updates of a stretch will be averaged as often as each other, whatever losses come: their weights can be
-        added up. Sums of different stretches must be kept apart. The last stretch may go on `FOREVER`.
+        All updates of a span will be averaged as often as each other, whatever losses come, so one sum of their weights
+        is enough. Sums of different spans must be kept apart. The last span may go on `FOREVER`.
         """
 
     def takes(self, step: Any) -> Any:
@@ -83,6 +87,18 @@ class Rule(ABC):
         While a GradScaler may skip steps, `step` is a number on the device, and so must be the answer.
         """
         return True
+
+    def share(self, step: Any) -> Any:
+        """Return how far update `step` moves the mean of a rule that `moves` it toward the weights; 1 is all the way.
+
+        While a GradScaler may skip steps, `step` is a number on the device, and so must be the answer.
+        """
+        raise NotImplementedError
+
+    @property
+    def capturable(self) -> bool:
+        """Whether a rule that is not dense does the same at every update after the first, as a CUDA graph must."""
+        return False
 
     def finished(self, step: int) -> bool:
         """Whether no update after `step` can be averaged."""

@@ -1,4 +1,4 @@
-"""Sums of weights over stretches of a trajectory, which every average consists of.
+"""Sums of weights over spans of updates, which every average consists of.
 
 All sums are float32 (or wider where the model is), whatever the model's dtype: a running mean in bfloat16 stops moving
 after a few hundred updates.
@@ -25,8 +25,8 @@ class WeightSum:
 
     Args:
         values: One tensor per averaged tensor of the model, in the same order.
-        first: The first update of the stretch.
-        last: The last update of the stretch.
+        first: The first update of the span.
+        last: The last update of the span.
         weight: The sum of the factors in it; the mean is `values` divided by this.
         buffers: The model's buffers after the last update in it; None while those are the live ones.
     """
@@ -108,8 +108,8 @@ class WeightSum:
         return total
 
 
-class Segment(WeightSum):
-    """The open sum that updates are added to. Its memory stays the same, so that a CUDA graph can write to it."""
+class OpenSum(WeightSum):
+    """The sum that updates are added to. Its memory stays the same, so that a CUDA graph can write to it."""
 
     def __init__(self, first: int = 1) -> None:
         super().__init__([], first, first - 1)
@@ -146,7 +146,20 @@ class Segment(WeightSum):
         else:
             self._uncounted = keep if self._uncounted is None else self._uncounted + keep
 
-    def resolve(self) -> None:
+    def move(self, live: Sequence[Tensor], share: float | Tensor) -> None:
+        """Move the values toward the live weights; `share`, 1 for all the way, may be on the device."""
+        self.follow(live)
+        self.weight, self.buffers = 1, None
+        if isinstance(share, Tensor):
+            for mean, tensor in zip(self.values, live, strict=True):  # foreach lerp reads a tensor on the host
+                mean.lerp_(tensor.to(mean.dtype), share.to(mean.dtype))
+        elif all(mean.dtype == tensor.dtype for mean, tensor in zip(self.values, live, strict=True)):
+            torch._foreach_lerp_(self.values, list(live), share)
+        else:  # lerp does not mix dtypes
+            torch._foreach_mul_(self.values, 1 - share)
+            torch._foreach_add_(self.values, list(live), alpha=share)
+
+    def resolve_skips(self) -> None:
         """Read how many updates a GradScaler let through. Waits for the device."""
         if self._uncounted is not None:
             self.weight += float(self._uncounted)
@@ -163,7 +176,7 @@ class Segment(WeightSum):
             self.values = []
 
     def load(self, total: WeightSum) -> None:
-        """Continue a sum from a checkpoint, in the memory the segment has, if any."""
+        """Continue a sum from a checkpoint, in the memory there is, if any."""
         if self.values:
             torch._foreach_copy_(self.values, total.values)
         else:

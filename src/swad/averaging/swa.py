@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from swad.averaging.base import Average
+from swad.averaging.average import Average
 from swad.averaging.tracked import Buffers
 from swad.averaging.window import Window
 from swad.tensors.names import Patterns
@@ -15,7 +15,7 @@ class SWA(Average):
 
     Izmailov et al., "Averaging Weights Leads to Wider Optima and Better Generalization", UAI 2018. The window is
     (start, end]: `SWA(model, start=4000, end=5000, interval=100)` averages the ten updates 4100, 4200, ..., 5000 of the
-    SWAD paper. Train with a constant or a cyclic learning rate (`swad.cyclic_lr`); the average never touches it.
+    SWAD paper. Train with a constant or a cyclic learning rate, which the average never touches.
 
     >>> import torch
     >>> model = torch.nn.Linear(1, 1, bias=False)
@@ -43,6 +43,7 @@ class SWA(Average):
         start: int,
         end: int | None = None,
         interval: int = 1,
+        *,
         buffers: Buffers = "copy",
         offload: bool = False,
         include: Patterns = None,
@@ -71,6 +72,7 @@ class SMA(SWA):
         self,
         model: nn.Module,
         start: int = 100,
+        *,
         buffers: Buffers = "copy",
         offload: bool = False,
         include: Patterns = None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch.distributed as dist
 from torch import nn
 
-from swad.averaging.base import Average
+from swad.averaging.average import Average
 from swad.averaging.rule import NeverConvergedWarning as NeverConvergedWarning
 from swad.averaging.tracked import Buffers
 from swad.averaging.valley import LossValley, Nonfinite, Semantics
@@ -58,15 +58,15 @@ class SWAD(Average):
         n_converge: N_s, the evaluations for which a loss must stay the lowest to be the start.
         n_tolerance: N_e, the evaluations in a row above the threshold that end the average. `math.inf` averages to the
             end of training: the ablation "without overfit".
-        tolerance_ratio: r - 1, by how much the threshold exceeds the loss at the start.
+        tolerance_ratio: r - 1, by how much the threshold exceeds the loss at the start: 0.3 for the paper's r = 1.3.
         semantics: The definition to follow: "paper" (Algorithm 1), "text" (section 3.2) or "reference" (the published
             code).
-        buffers: "copy" keeps the buffers of the last averaged update; "average" averages floating-point buffers too.
         nonfinite: "raise" on a loss that is not finite, or "skip" that evaluation.
+        interval: Average only every `interval`-th update from the start on: the ablation "without dense".
+        buffers: "copy" keeps the buffers of the last averaged update; "average" averages floating-point buffers too.
         offload: Keep all sums but the open segment in pinned host memory.
         include: Name patterns of the tensors to average, also frozen ones. By default all trainable ones.
         exclude: Name patterns of tensors not to average.
-        interval: Average only every `interval`-th update from the start on: the ablation "without dense".
         process_group: The processes that must agree on the observed loss. By default all.
     """
 
@@ -77,15 +77,16 @@ class SWAD(Average):
         n_tolerance: float = 6,
         tolerance_ratio: float = 0.3,
         semantics: Semantics = "paper",
-        buffers: Buffers = "copy",
+        *,
         nonfinite: Nonfinite = "raise",
+        interval: int = 1,
+        buffers: Buffers = "copy",
         offload: bool = False,
         include: Patterns = None,
         exclude: Patterns = None,
-        interval: int = 1,
         process_group: dist.ProcessGroup | None = None,
     ) -> None:
-        valley = LossValley(n_converge, n_tolerance, tolerance_ratio, semantics, nonfinite, interval)
+        valley = LossValley(n_converge, n_tolerance, tolerance_ratio, semantics, nonfinite=nonfinite, interval=interval)
         super().__init__(
             model,
             valley,

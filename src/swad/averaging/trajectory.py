@@ -1,8 +1,8 @@
 """A training as its averages see it: the weights after every update, and a validation loss at some of them.
 
-A *segment* is the stretch of updates since the sums were last closed: at an evaluation, or where a fixed window begins
-or ends. Every dense average takes the segment's sum as a whole, so that any number of them costs one addition per
-update. An average that is used alone is a trajectory with one member.
+A *segment* is the updates since the sums were last closed: at an evaluation, or where a fixed window begins or ends.
+Every dense average takes the segment's sum as a whole, so that any number of them costs one addition per update.
+An average that is used alone is a trajectory with one member.
 
 An addition does not wait for the device, and a CUDA graph can capture it. It is exact enough because a segment ends at
 the next evaluation, which makes two levels: sums inside a segment, segments into a mean.
@@ -10,7 +10,6 @@ the next evaluation, which makes two levels: sums inside a segment, segments int
 
 from __future__ import annotations
 
-import json
 import math
 from abc import abstractmethod
 from collections.abc import Mapping
@@ -21,17 +20,14 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from swad.averaging.pieces import Pieces, Saved
-from swad.averaging.spans import FOREVER, Status
-from swad.averaging.sums import Segment, WeightSum
+from swad.averaging import state
+from swad.averaging.span_sums import SpanSums
+from swad.averaging.spans import FOREVER, Span, Status
+from swad.averaging.state import Saved, State, Sums
+from swad.averaging.sums import OpenSum, WeightSum
 from swad.averaging.tracked import TrackedTensors
 from swad.averaging.valley import as_number
-from swad.tensors.swapping import is_swapped
-
-STATE_VERSION = 2
-ALONE = ""
-"""The name of the member of a trajectory that has only one."""
-_PARTS = ("averages", "listeners")
+from swad.tensors import swapping
 
 
 class Listener(Saved):
@@ -42,12 +38,12 @@ class Listener(Saved):
         """Take the segment that ends at update `step`: at an evaluation with its loss, or without one."""
 
 
-class Trajectory:
-    """Counts the updates, adds up the weights of the open segment, and hands it to the averages when it ends.
+class Trajectory(Saved):
+    """Follows a model and its optimizer: counts the updates, adds up a segment, hands it to the averages when it ends.
 
     Args:
-        owner: The class that a state belongs to, for errors.
-        averages: The sums of each average by name, without updates so far.
+        owner: The class that users hold, for errors.
+        members: The sums of each average by name, without updates so far.
         listeners: What else takes each segment, by name.
         process_group: The processes that must agree on the observed loss. By default all.
     """
@@ -55,31 +51,32 @@ class Trajectory:
     def __init__(
         self,
         owner: str,
-        averages: Mapping[str, Pieces],
+        members: Mapping[str, SpanSums],
         listeners: Mapping[str, Listener] | None = None,
         process_group: dist.ProcessGroup | None = None,
     ) -> None:
         self.owner, self.process_group = owner, process_group
-        self._averages, self._listeners = dict(averages), dict(listeners or {})
-        self._segment = Segment()
+        self.members, self.listeners = dict(members), dict(listeners or {})
+        self.segment = OpenSum()
         self._updates = 0  # calls so far; `step` subtracts those that a GradScaler skipped
         self._skips: Tensor | None = None  # how many it skipped, still on the device
         self._observed = 0  # the update of the last evaluation
         self._broken = False
+        self._hook: RemovableHandle | None = None  # at the optimizer whose steps are the updates
         self._sort()
 
     def _sort(self) -> None:
         """Find out who shares the segment, and where a window begins or ends before the next evaluation."""
-        self._dense = [average for average in self._averages.values() if average.own is None]
-        self._others = [average for average in self._averages.values() if average.own is not None]
-        stretches = [stretch for average in self._dense for stretch in average.rule.stretches()]
-        edges = {edge for stretch in stretches for edge in (stretch.first - 1, stretch.last)}
+        self._dense = [member for member in self.members.values() if member.own is None]
+        self._others = [member for member in self.members.values() if member.own is not None]
+        edges = {edge for member in self._dense for edge in _edges(member)}
         self._edges = {edge for edge in edges if self._updates < edge < FOREVER}
+        self._max_segment = min((member.rule.max_segment for member in self._dense), default=FOREVER)
 
     @property
-    def tracked(self) -> TrackedTensors:
+    def tracked(self) -> TrackedTensors:  # type: ignore[override]
         """The tensors whose sum is the segment."""
-        return [*self._dense, *self._listeners.values(), *self._others][0].tracked
+        return [*self._dense, *self.listeners.values(), *self._others][0].tracked
 
     @property
     def step(self) -> int:
@@ -100,13 +97,13 @@ class Trajectory:
     @property
     def should_stop(self) -> bool:
         """Whether nothing would change any more."""
-        finished = (average.rule.finished(self.known_step) for average in self._averages.values())
-        return not self._listeners and all(finished)
+        finished = (member.rule.finished(self.known_step) for member in self.members.values())
+        return not self.listeners and all(finished)
 
     @property
     def n_buffers(self) -> int:
         """Weight-sized buffers allocated now."""
-        return sum(average.n_buffers for average in self._averages.values()) + bool(self._segment.values)
+        return sum(member.n_buffers for member in self.members.values()) + bool(self.segment.values)
 
     @property
     def next_edge(self) -> int | None:
@@ -114,6 +111,39 @@ class Trajectory:
         return min((edge for edge in self._edges if edge > self._updates), default=None)
 
     # -- updates ------------------------------------------------------------------------------------------
+
+    def attach(self, optimizer: torch.optim.Optimizer) -> RemovableHandle:
+        """Take an update after every step of an optimizer; see `Averager.attach`."""
+        if self.is_attached:
+            raise RuntimeError(
+                "this average is already attached to an optimizer: call .remove() on that handle before attaching again"
+            )
+        self.require_same_modules()
+        while isinstance(inner := getattr(optimizer, "optimizer", None), torch.optim.Optimizer):
+            optimizer = inner  # accelerate and others wrap optimizers, and only the hooks of the inner one fire
+        if not isinstance(optimizer, torch.optim.Optimizer):
+            raise TypeError(
+                f"attach needs a torch optimizer, got a {type(optimizer).__name__}: "
+                f"pass the optimizer that trains the model"
+            )
+        self.tracked.live()  # looks tensors up again that were replaced, e.g. by load_state_dict(assign=True)
+        stepped = {id(param) for group in optimizer.param_groups for param in group["params"]}
+        if not any(id(tensor) in stepped for tensor in self.tracked.averaged.values()):
+            raise ValueError(
+                "the optimizer steps none of the averaged parameters: attach the one that trains the model"
+            )
+
+        def hook(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+            # `found_inf` exists only while a GradScaler steps an optimizer that unscales by itself (a fused one).
+            self.take_update(None, getattr(optimizer, "found_inf", None))
+
+        self._hook = optimizer.register_step_post_hook(hook)
+        return self._hook
+
+    @property
+    def is_attached(self) -> bool:
+        """Whether an optimizer's steps are the updates."""
+        return self._hook is not None and self._hook.id in (self._hook.hooks_dict_ref() or ())
 
     @torch.no_grad()
     def take_update(self, model: nn.Module | None, skipped: Tensor | None = None) -> None:
@@ -126,18 +156,19 @@ class Trajectory:
             self._require_capturable(skipped)
         if skipped is not None and self._edges:
             self._separate_windows()
-        others = [average for average in self._others if not average.rule.finished(self.known_step)]
-        adds = self._segment.captured or self._is_needed()
+        others = [member for member in self._others if not member.rule.finished(self.known_step)]
+        # A graph adds at every replay, also when no average needs the segment any more.
+        adds = self.segment.captured or self._is_needed()
         self._updates += not capturing
         keep = self._count_skip(skipped, live[0].device)
         number = self._updates + capturing  # a graph holds updates to come, none of which is the first
         step = number if self._skips is None else number - self._skips
-        for average in others:
-            if not capturing or average.capturable:
-                average.take(average.tracked.live(model), step, keep)
+        for member in others:
+            if not capturing or member.rule.capturable:
+                member.take(member.tracked.live(model), step, keep)
         if adds:
-            self._segment.captured |= capturing
-            self._segment.add_live(live, keep)
+            self.segment.captured |= capturing
+            self.segment.add_live(live, keep)
         if not capturing:
             self._close_at_edge()
 
@@ -145,24 +176,24 @@ class Trajectory:
         """Count `n` replays of a CUDA graph that captured an update; see `Averager.count_replays`."""
         if n < 1:
             raise ValueError(f"the number of replays must be at least 1, got {n}")
-        sparse = [a for a in self._others if not a.capturable and not a.rule.finished(self.known_step)]
+        others = [m for m in self._others if not m.rule.capturable and not m.rule.finished(self.known_step)]
         for step in range(self._updates + 1, self._updates + n):
-            if step in self._edges or any(average.rule.takes(step) for average in sparse):
+            if step in self._edges or any(member.rule.takes(step) for member in others):
                 raise ValueError(
                     f"a count of replays must end at update {step}, where an average takes the weights or ends a sum; "
                     f"got {n} replays after update {self._updates}: count up to it first"
                 )
         self._updates += n
         with torch.no_grad():
-            for average in sparse:
-                average.take(average.tracked.live(), self._updates, None)
+            for member in others:
+                member.take(member.tracked.live(), self._updates, None)
         self._close_at_edge()  # now: the next replay adds before it is counted
 
     @torch.no_grad()
     def take_segment(self, total: Mapping[str, Tensor], n: int) -> None:
         """Take the sum of the weights after the next `n` updates at once, from a trajectory that was stored.
 
-        The model must hold the weights and buffers of the last of them. See `swad.averaging.segment_log.replay`.
+        The model must hold the weights and buffers of the last of them.
 
         Args:
             total: The sum by the name of the averaged tensor.
@@ -179,23 +210,22 @@ class Trajectory:
         if self._updates > self._observed:
             raise ValueError("the previous segment is still open: call observe after each stored segment")
         live = self.tracked.live()
-        self._segment.add_live([total[name].to(t) for name, t in zip(self.tracked.averaged, live, strict=True)])
+        self.segment.add_live([total[name].to(t) for name, t in zip(self.tracked.averaged, live, strict=True)])
         self._updates += n
 
     def _is_needed(self) -> bool:
         """Whether someone takes the segment."""
-        return bool(self._listeners) or not all(average.rule.finished(self.known_step) for average in self._dense)
+        return bool(self.listeners) or not all(member.rule.finished(self.known_step) for member in self._dense)
 
     def _separate_windows(self) -> None:
-        """Give windows a segment of their own, because from now on only the device knows the number of an update.
+        """Give windows a sum of their own, because from now on only the device knows the number of an update.
 
         A shared segment would have to end where a window begins or ends, and finding out would wait for the device.
         """
         step = self.step
-        for average in self._dense:
-            ends = {end for stretch in average.rule.stretches() for end in (stretch.first - 1, stretch.last)}
-            if ends & self._edges:
-                average.separate(self.open_segment(), step)
+        for member in self._dense:
+            if self._edges & set(_edges(member)):
+                member.separate(self.read_segment(), step)
         self._sort()
 
     # -- evaluations --------------------------------------------------------------------------------------
@@ -212,44 +242,43 @@ class Trajectory:
             )
         loss = self._agreed(as_number(loss))
         self.require_same_modules()
-        for average in self._averages.values():  # check all before the first one changes
-            average.tracked.require_frozen()
-            average.rule.check(loss)
-        for listener in self._listeners.values():
-            listener.take(self.open_segment(), step, loss)
+        for member in self.members.values():  # check all before the first one changes
+            member.tracked.require_frozen()
+            member.rule.check(loss)
+        for listener in self.listeners.values():
+            listener.take(self.read_segment(), step, loss)
         self._broken = True  # until all have closed their sums
-        for average in self._averages.values():
-            average.rule.observe(loss, step)
-        for average in self._others:
-            if not average.stays_open(self._segment, step):
-                average.close(self._segment, step)
-        if self._listeners or not all(average.stays_open(self._segment, step) for average in self._dense):
+        for member in self.members.values():
+            member.rule.observe(loss, step)
+        for member in self._others:
+            if not member.stays_open(self.segment, step):
+                member.close(self.segment, step)
+        if self.listeners or not all(member.stays_open(self.segment, step) for member in self._dense):
             self._close(step)
         self._observed, self._broken = step, False
         self._sort()
-        return {name: average.rule.status_at(step) for name, average in self._averages.items()}
+        return {name: member.rule.status_at(step) for name, member in self.members.items()}
 
-    def open_segment(self) -> WeightSum:
+    def read_segment(self) -> WeightSum:
         """Return the open segment as a sum to read from."""
-        self._segment.last = self.step
-        self._segment.weight = self._segment.last - self._segment.first + 1 if self._segment.values else 0
-        return self._segment
+        self.segment.last = self.step
+        self.segment.weight = self.segment.last - self.segment.first + 1 if self.segment.values else 0
+        return self.segment
 
     def _close(self, step: int) -> None:
-        segment = self.open_segment()
-        for average in self._dense:
-            average.close(segment, step)
-        self._segment.clear(step + 1)
+        segment = self.read_segment()
+        for member in self._dense:
+            member.close(segment, step)
+        self.segment.clear(step + 1)
         if not self._is_needed():
-            self._segment.release()
+            self.segment.release()
 
     def _close_at_edge(self) -> None:
         """End the segment at an update where a window begins or ends, or before it gets too long for float32."""
-        length = self._updates - self._segment.first + 1
-        long = self._skips is None and any(length >= average.rule.max_segment for average in self._dense)
+        long = self._skips is None and self._updates - self.segment.first + 1 >= self._max_segment
         if long or self._updates in self._edges:
-            for listener in self._listeners.values():
-                listener.take(self.open_segment(), self._updates, None)
+            for listener in self.listeners.values():
+                listener.take(self.read_segment(), self._updates, None)
             self._close(self._updates)
 
     def _agreed(self, loss: float) -> float:
@@ -270,143 +299,7 @@ class Trajectory:
             )
         return loss
 
-    # -- resume -------------------------------------------------------------------------------------------
-
-    def save(self, clone: bool = True) -> dict[str, Any]:
-        """Return the state: a JSON header, and tensors by what they belong to; see `Averager.state_dict`."""
-        self._require_intact()
-        header: dict[str, Any] = {"version": STATE_VERSION, "updates": self.step, "observed": self._observed}
-        state: dict[str, Any] = {"segment": {}}
-        header["segment"] = None
-        if self._segment.values:
-            header["segment"] = self.open_segment().header()
-            state["segment"] = self._segment.tensors(self.tracked, clone)
-        for part in _PARTS:
-            header[part], state[part] = {}, {}
-            for name, saved in self._saved(part).items():
-                heads = {key: total.header() for key, total in saved.sums().items()}
-                header[part][name] = {**saved.header(), "sums": heads}
-                state[part][name] = {key: total.tensors(saved.tracked, clone) for key, total in saved.sums().items()}
-        return {"header": json.dumps(header), **state}
-
-    def load(self, state: Mapping[str, Any]) -> None:
-        """Continue exactly where `save` was called, with the same averages by name."""
-        header = self.read_header(state)
-        for part in _PARTS:
-            if set(header[part]) != set(self._saved(part)):
-                raise ValueError(
-                    f"a group must resume with the {part} it was saved with: "
-                    f"{', '.join(header[part])} in the state, {', '.join(self._saved(part))} here"
-                )
-        self._load(header, state)
-
-    def load_branch(self, state: Mapping[str, Any]) -> None:
-        """Continue the trajectory of another group; see `AverageGroup.load_branch`."""
-        header = self.read_header(state)
-        for name, average in self._averages.items():
-            first = min((stretch.first for stretch in average.rule.stretches()), default=1)
-            if name not in header["averages"] and first <= header["updates"]:
-                raise ValueError(
-                    f"{name} averages updates before {header['updates']}, where this trajectory branches off: "
-                    f"average it from the start, or use a window that begins there"
-                )
-        self._load(header, state)
-        self._close(self._updates)  # what follows belongs to the branch
-
-    def prepare_to_load(self, state: Mapping[str, Any]) -> dict[str, Any]:
-        """Allocate the tensors that the header describes and return a state to read them into."""
-        header = self.read_header(state)
-
-        def allocated(head: Mapping[str, Any], tracked: TrackedTensors, offload: bool) -> Any:
-            return WeightSum.allocated(head, tracked, offload).tensors(tracked)
-
-        segment = {} if header["segment"] is None else allocated(header["segment"], self.tracked, False)
-        prepared: dict[str, Any] = {"header": state["header"], "segment": segment}
-        for part in _PARTS:
-            prepared[part] = {
-                name: {
-                    key: allocated(head, saved.tracked, saved.offload and key != "own")
-                    for key, head in header[part][name]["sums"].items()
-                }
-                for name, saved in self._saved(part).items()
-            }
-        return prepared
-
-    def read_header(self, state: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the header of a state, or raise if it belongs to something else."""
-        rule = f"{self.owner} loads what its state_dict() returned"
-        if not isinstance(state, Mapping):
-            raise TypeError(f"{rule}, got a {type(state).__name__}: load the file first, and pass its content")
-        if not isinstance(state.get("header"), str):
-            keys = ", ".join(map(str, list(state)[:3])) or "nothing"
-            raise ValueError(f"{rule}, got a dict of {keys}: load weights with model.load_state_dict")
-        header: dict[str, Any] = json.loads(state["header"])
-        if header.get("version") != STATE_VERSION:
-            raise ValueError(
-                f"this state has version {header.get('version')!r}, expected {STATE_VERSION}: "
-                f"load it with the version of swad that wrote it"
-            )
-        if missing := [key for key in ("updates", "observed", "segment", *_PARTS) if key not in header]:
-            raise ValueError(f"{rule}, but this state lacks {missing[0]!r}: load the whole state")
-        alone = header["averages"].get(ALONE)
-        saved_by = "AverageGroup" if alone is None else alone["class"]
-        if saved_by != self.owner:
-            raise ValueError(f"this state belongs to {saved_by}, not to {self.owner}: load it into one of that class")
-        for part in _PARTS:
-            for name, saved in self._saved(part).items():
-                if name in header[part]:
-                    saved.check(header[part][name], name or self.owner)
-        return header
-
-    def _saved(self, part: str) -> Mapping[str, Saved]:
-        return self._averages if part == "averages" else self._listeners
-
-    def _load(self, header: Mapping[str, Any], state: Mapping[str, Any]) -> None:
-        # Read everything before the first average changes, so that an error leaves all of them intact.
-        opened = None
-        if header["segment"] is not None and (self._dense or self._listeners):
-            opened = self._read(header["segment"], state, ("segment",), self.tracked)
-        sums = {
-            part: {
-                name: {
-                    key: self._read(head, state, (part, name, key), saved.tracked, saved.offload and key != "own")
-                    for key, head in header[part][name]["sums"].items()
-                }
-                for name, saved in self._saved(part).items()
-                if name in header[part]
-            }
-            for part in _PARTS
-        }
-        self._updates, self._observed, self._skips = int(header["updates"]), int(header["observed"]), None
-        for part in _PARTS:
-            for name in sums[part]:
-                self._saved(part)[name].load(header[part][name], sums[part][name], self._updates)
-        self._segment.clear(self._updates + 1)
-        if opened is not None:
-            self._segment.load(opened)
-        self._broken = False
-        self._sort()
-
-    def _read(
-        self,
-        head: Mapping[str, Any],
-        state: Mapping[str, Any],
-        path: tuple[str, ...],
-        tracked: TrackedTensors,
-        offload: bool = False,
-    ) -> WeightSum:
-        """Return the sum at a path of a state."""
-        saved: Any = state
-        for key in path:
-            if key not in saved:
-                raise ValueError(
-                    f"{self.owner} loads what its state_dict() returned, but this state lacks {key!r}: "
-                    f"load the whole state"
-                )
-            saved = saved[key]
-        return WeightSum.loaded(head, saved, tracked, offload)
-
-    # -- internals ----------------------------------------------------------------------------------------
+    # -- steps that a GradScaler may skip, and checks -----------------------------------------------------
 
     def _count_skip(self, skipped: Tensor | None, device: torch.device) -> Tensor | None:
         """Count a step that may have been skipped; return 0 if it was, else 1, both on the device."""
@@ -423,9 +316,9 @@ class Trajectory:
         if self._skips is not None:
             self._updates -= int(self._skips)
             self._skips = None
-            for average in self._others:
-                if average.own is not None:
-                    average.own.resolve()
+            for member in self._others:
+                if member.own is not None:
+                    member.own.resolve_skips()
 
     def _require_capturable(self, skipped: Tensor | None) -> None:
         if skipped is not None:
@@ -438,131 +331,90 @@ class Trajectory:
             raise RuntimeError("an evaluation failed after some averages had taken it: load the last state_dict")
 
     def _require_live(self, method: str) -> None:
-        if is_swapped(self.tracked.model):
+        if swapping.is_swapped(self.tracked.model):
             raise RuntimeError(
                 f"{method} needs the live weights, but the model holds an average: leave the average_parameters block"
             )
 
     def require_same_modules(self) -> None:
         """Raise if a submodule was replaced, added or removed since the model was followed."""
-        followed = [saved.tracked for part in _PARTS for saved in self._saved(part).values()]
+        followed = [part.tracked for part in (*self.members.values(), *self.listeners.values())]
         for tracked in {id(tracked): tracked for tracked in followed}.values():
             tracked.require_same_modules()
 
+    # -- state --------------------------------------------------------------------------------------------
 
-class Averager:
-    """What a user calls during training, of an average and of a group of averages alike."""
+    def header(self) -> dict[str, Any]:
+        """Return the counts."""
+        return {"updates": self.step, "observed": self._observed}
 
-    trajectory: Trajectory
-    """Counts the updates and keeps the sums; of a member of a group, that of the group."""
+    def sums(self) -> dict[str, WeightSum]:
+        """Return the segment."""
+        return {"segment": self.read_segment()} if self.segment.values else {}
 
-    _in_group = False
-    _hook: RemovableHandle | None = None  # at the optimizer whose steps are the updates
+    def load(self, header: Mapping[str, Any], sums: Mapping[str, WeightSum], step: int) -> None:
+        """Continue from the counts and the segment."""
+        self._updates, self._observed, self._skips = step, int(header["observed"]), None
+        self.segment.clear(step + 1)
+        if "segment" in sums:
+            self.segment.load(sums["segment"])
 
-    def update_parameters(self, model: nn.Module | None = None) -> None:
-        """Take the weights after an optimizer step, for the cost of one foreach addition.
+    def save(self, clone: bool) -> State:
+        """Return the state of the trajectory and all its parts."""
+        self._require_intact()
+        return state.pack(self._parts(), clone)
 
-        In a CUDA graph capture only the addition is recorded; call `count_replays` once per replay.
-
-        Args:
-            model: The model, which may also be wrapped (DDP, `torch.compile`) or another one with the same tensors. By
-                default the one followed so far.
-        """
-        trajectory = self._followed("update_parameters")
-        if self._is_attached:
-            raise RuntimeError(
-                "this average is attached to an optimizer, whose steps it counts: remove the call to update_parameters"
-            )
-        trajectory.take_update(model)
-
-    def attach(self, optimizer: torch.optim.Optimizer) -> RemovableHandle:
-        """Update after every step `optimizer` really makes, until `.remove()` is called on the returned handle.
-
-        Gradient accumulation needs no setting: only steps count. A step that a `GradScaler` skips does not count,
-        also with fused optimizers, whose step runs but leaves the weights unchanged.
-
-        Args:
-            optimizer: The optimizer that trains the averaged parameters; of several, the one that steps last.
-        """
-        trajectory = self._followed("attach")
-        if self._is_attached:
-            raise RuntimeError(
-                "this average is already attached to an optimizer: call .remove() on that handle before attaching again"
-            )
-        trajectory.require_same_modules()
-        while isinstance(inner := getattr(optimizer, "optimizer", None), torch.optim.Optimizer):
-            optimizer = inner  # accelerate and others wrap optimizers, and only the hooks of the inner one fire
-        if not isinstance(optimizer, torch.optim.Optimizer):
-            raise TypeError(
-                f"attach needs a torch optimizer, got a {type(optimizer).__name__}: "
-                f"pass the optimizer that trains the model"
-            )
-        trajectory.tracked.live()  # looks tensors up again that were replaced, e.g. by load_state_dict(assign=True)
-        stepped = {id(param) for group in optimizer.param_groups for param in group["params"]}
-        if not any(id(tensor) in stepped for tensor in trajectory.tracked.averaged.values()):
+    def resume(self, saved: Mapping[str, Any]) -> None:
+        """Continue exactly where `save` was called, with the same averages and listeners by name."""
+        parts = self._parts()
+        heads = state.read_header(saved, self.owner, parts)
+        if set(heads) != set(parts):
             raise ValueError(
-                "the optimizer steps none of the averaged parameters: attach the one that trains the model"
+                f"a group must resume with the averages and listeners it was saved with: "
+                f"{_listed(heads)} in the state, {_listed(parts)} here"
             )
+        self._load(heads, state.read_sums(heads, saved, parts))
 
-        def hook(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-            # `found_inf` exists only while a GradScaler steps an optimizer that unscales by itself (a fused one).
-            trajectory.take_update(None, getattr(optimizer, "found_inf", None))
+    def branch(self, saved: Mapping[str, Any]) -> None:
+        """Continue the trajectory of another group; see `AverageGroup.load_branch`."""
+        parts = self._parts()
+        heads = state.read_header(saved, self.owner, parts)
+        updates = int(heads[state.TRAJECTORY]["updates"])
+        for name, member in self.members.items():
+            first = min((span.first for span in member.rule.needed()), default=1)
+            if state.average_part(name) not in heads and first <= updates:
+                raise ValueError(
+                    f"{name} averages updates before {updates}, where this trajectory branches off: "
+                    f"average it from the start, or use a window that begins there"
+                )
+        self._load(heads, state.read_sums(heads, saved, parts))
+        self._close(self._updates)  # what follows belongs to the branch
 
-        self._hook = optimizer.register_step_post_hook(hook)
-        return self._hook
+    def prepare_to_load(self, saved: Mapping[str, Any]) -> State:
+        """Allocate the tensors that a header describes and return a state to read them into."""
+        parts = self._parts()
+        heads = state.read_header(saved, self.owner, parts)
+        return {"header": saved["header"], **state.allocate(heads, parts)}
 
-    def count_replays(self, n: int = 1) -> None:
-        """Count replays of a CUDA graph that captured `update_parameters`.
+    def _parts(self) -> dict[str, Saved]:
+        averages = {state.average_part(name): member for name, member in self.members.items()}
+        listeners = {f"listener {name}": listener for name, listener in self.listeners.items()}
+        return {state.TRAJECTORY: self, **averages, **listeners}
 
-        Averages that take only some updates are not in the graph: they take the weights here. So `n` must not skip an
-        update that they average, nor one at which a fixed window begins or ends.
-
-        Args:
-            n: How many replays were made since the last count.
-        """
-        self._followed("count_replays").take_replays(n)
-
-    @property
-    def step(self) -> int:
-        """Updates so far."""
-        return self.trajectory.step
-
-    def state_dict(self, clone: bool = True) -> dict[str, Any]:
-        """Return everything needed to continue exactly from here: a JSON header and named tensors.
-
-        It holds only tensors, strings and dicts, so `torch.load(weights_only=True)` reads it back, and distributed
-        checkpoints reshard it (see `swad.averaging.distributed_checkpoint`).
-
-        Args:
-            clone: Copy the tensors, so that later updates do not change the state. False saves memory where the
-                state is written to disk at once.
-        """
-        return self._followed("state_dict").save(clone)
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue exactly where `state_dict` was taken, with the same settings and a model of the same names.
-
-        Args:
-            state: What `state_dict` returned.
-        """
-        self._followed("load_state_dict").load(state)
-
-    @property
-    def _is_attached(self) -> bool:
-        return self._hook is not None and self._hook.id in (self._hook.hooks_dict_ref() or ())
-
-    def _followed(self, method: str) -> Trajectory:
-        """Return the trajectory, or raise if only the group of this average may change it."""
-        if self._in_group:
-            raise RuntimeError(f"this average is a member of an AverageGroup: call {method} of the group instead")
-        return self.trajectory
+    def _load(self, heads: Mapping[str, Any], sums: Sums) -> None:
+        # All sums have been read before the first part changes, so that an error leaves all of them intact.
+        for part, saved in self._parts().items():
+            if part in sums:
+                saved.load(heads[part], sums[part], int(heads[state.TRAJECTORY]["updates"]))
+        self._broken = False
+        self._sort()
 
 
-def member_state(state: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Return the state of one average out of that of its group, as if it had been alone."""
-    header = json.loads(state["header"])
-    if name not in header["averages"]:
-        raise ValueError(f"the state has no average {name!r}, only {', '.join(header['averages'])}: name one of these")
-    header.update(averages={ALONE: header["averages"][name]}, listeners={})
-    alone = {ALONE: state["averages"].get(name, {})}
-    return {"header": json.dumps(header), "segment": state["segment"], "averages": alone, "listeners": {}}
+def _edges(member: SpanSums) -> list[int]:
+    """Return the updates after which a needed span begins or ends."""
+    spans: tuple[Span, ...] = member.rule.needed()
+    return [edge for span in spans for edge in (span.first - 1, span.last)]
+
+
+def _listed(parts: Mapping[str, Any]) -> str:
+    return ", ".join(part for part in parts if part != state.TRAJECTORY) or "none"

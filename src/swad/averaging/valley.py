@@ -49,6 +49,7 @@ from swad.averaging.published_code import PublishedCode
 from swad.averaging.rule import Rule
 from swad.averaging.spans import Phase, Span, Status, every_nth
 from swad.util.names import require_choice
+from swad.util.warn import warn_caller
 
 Semantics = Literal["paper", "text", "reference"]
 Nonfinite = Literal["raise", "skip"]
@@ -76,7 +77,7 @@ class LossValley(Rule):
     Args:
         n_converge: N_s, the evaluations for which a loss must stay the lowest to be the start.
         n_tolerance: N_e, the evaluations in a row above the threshold that end the valley; `math.inf` for no end.
-        tolerance_ratio: r - 1, by how much the threshold exceeds the loss at the start.
+        tolerance_ratio: r - 1, by how much the threshold exceeds the loss at the start: 0.3 for the paper's r = 1.3.
         semantics: The definition to follow: "paper", "text" or "reference".
         nonfinite: "raise" on a loss that is not finite, or "skip" that evaluation.
         interval: Average only every `interval`-th update from the start on: the ablation "without dense".
@@ -90,6 +91,7 @@ class LossValley(Rule):
         n_tolerance: float = 6,
         tolerance_ratio: float = 0.3,
         semantics: Semantics = "paper",
+        *,
         nonfinite: Nonfinite = "raise",
         interval: int = 1,
     ) -> None:
@@ -105,6 +107,11 @@ class LossValley(Rule):
             raise ValueError(
                 f"tolerance_ratio is relative and must be below {_LARGEST_RATIO}, got {tolerance_ratio:g}: "
                 f"0.3 allows losses 30 % above the lowest one, and n_tolerance=math.inf averages to the end"
+            )
+        if tolerance_ratio > 1:
+            warn_caller(
+                f"tolerance_ratio is r - 1, so tolerance_ratio={tolerance_ratio:g} allows losses up to "
+                f"{1 + tolerance_ratio:g} times the lowest one: for the paper's r = 1.3 pass 0.3"
             )
         require_choice("semantics", semantics, get_args(Semantics))
         require_choice("nonfinite", nonfinite, get_args(Nonfinite))
@@ -190,9 +197,9 @@ class LossValley(Rule):
             return spans
         return tuple(taken for span in spans for taken in every_nth(span, self._anchor, self.interval))
 
-    def stretches(self) -> tuple[Span, ...]:
+    def needed(self) -> tuple[Span, ...]:
         """Return the updates that may still be averaged, cut where the valley may still begin or end."""
-        return self.detector.stretches()
+        return self.detector.needed()
 
     def takes(self, step: Any) -> Any:
         """Whether the update is a whole number of intervals after the start."""

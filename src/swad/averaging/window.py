@@ -42,7 +42,7 @@ class Window(Rule):
         last = min(step, self._last)
         return every_nth(Span(self.start + 1, last), self.start, self.interval) if last > self.start else ()
 
-    def stretches(self) -> tuple[Span, ...]:
+    def needed(self) -> tuple[Span, ...]:
         """Return the whole window."""
         return (Span(self.start + 1, self._last),)
 

@@ -9,6 +9,7 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
+from swad.util.files import require_no_link
 from swad.util.names import require_choice
 
 LISTS = "Several values: separate them with commas (A,B), or repeat the option. Quotes keep a comma: '\"A,B\",C'."
@@ -200,7 +201,7 @@ def number(text: str) -> float:
 
 def averages(texts: Iterable[str]) -> tuple[str, ...]:
     """Parse weight averages, whose options have commas too: swad:semantics=text,n_converge=2,ema are two."""
-    from swad.averaging import registry
+    from swad.testbed.averages import registry
 
     return tuple(average for text in texts for average in registry.split(text))
 
@@ -234,6 +235,17 @@ def even_directions(directions: int) -> int:
             f"has no spread; got {directions}"
         )
     return at_least("directions", directions, 4, MOST_NUMBERS)
+
+
+def output_folder(output: Path | None, run: Path, name: str) -> Path:
+    """Return the directory to write to: `output`, or one in a run directory, in which no link is followed."""
+    if output is not None:
+        return output
+    folder = run / name
+    for path in (folder, *folder.rglob("*")):
+        if path.is_dir():
+            require_no_link(path)
+    return folder
 
 
 def figure_formats(texts: Iterable[str]) -> list[str]:

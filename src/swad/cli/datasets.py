@@ -118,7 +118,11 @@ def download(
     name: Annotated[str, typer.Argument(help="Name of a dataset.", autocompletion=complete_dataset)],
     output: Output = Path("data"),
 ) -> None:
-    """Download a dataset, verify its checksum and unpack it. An interrupted download resumes."""
+    """Download a dataset, unpack it and count its images. An interrupted download resumes.
+
+    Checksums are published for the files of MNIST and for one list of DomainNet, and verified. Those of other files
+    are recorded and compared at the next download.
+    """
     from swad.testbed.data.download import download_dataset
     from swad.util.progress import progress_bar
 

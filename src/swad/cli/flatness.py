@@ -105,7 +105,7 @@ def flatness(
     from swad.testbed.experiments.saved_run import SPLITS
     from swad.testbed.results.measurement_rows import FLATNESS
 
-    formats, folder = parse.figure_formats(figure_formats), output if output is not None else runs[0] / "figures"
+    formats, folder = parse.figure_formats(figure_formats), parse.output_folder(output, runs[0], "figures")
     if stored:
         paths = parse.stored_runs(context, runs, FLATNESS, "runs", "weights", "log", "output", "figure_formats")
         names = dict.fromkeys(paths, parse.words(weights))

@@ -159,6 +159,7 @@ def report(
                     baseline=baseline,
                     unit=compare_over,
                     results=by_dataset,
+                    follow_link=output is not None,
                 )
                 written.append(str(page))
             if figures is not None:
@@ -202,7 +203,7 @@ def _compare(
         print(f"Methods were not compared: {error}", file=sys.stderr, flush=True)
         return []
     if path is not None:
-        write_text(path, comparisons_csv(comparisons))
+        write_text(path, comparisons_csv(comparisons), follow_link=True)
         print(f"wrote {path} with {len(comparisons)} comparisons", file=sys.stderr, flush=True)
     return comparisons
 

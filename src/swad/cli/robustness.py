@@ -88,7 +88,7 @@ def robustness(
 
     formats, names = parse.figure_formats(figure_formats), parse.words(weights)
     directories = [Path(model) for model in models if Path(model).is_dir()]
-    folder = output or (directories[0] / "figures" if directories else Path("robustness"))
+    folder = parse.output_folder(output, directories[0], "figures") if directories else output or Path("robustness")
     if stored:
         paths = [Path(model) for model in models]
         paths = parse.stored_runs(context, paths, ROBUSTNESS, "models", "output", "figure_formats")

@@ -57,7 +57,7 @@ def surface(
     from swad.testbed.experiments.run_surface import measure_surfaces, report_surfaces
     from swad.testbed.results.measurement_rows import SURFACE
 
-    formats, folder = parse.figure_formats(figure_formats), output if output is not None else runs[0] / "figures"
+    formats, folder = parse.figure_formats(figure_formats), parse.output_folder(output, runs[0], "figures")
     if stored:
         paths = parse.stored_runs(context, runs, SURFACE, "runs", "output", "figure_formats")
         print_report(report_surfaces(paths, output=folder, formats=formats))

@@ -20,7 +20,7 @@ INTRODUCTION = """\
     swad train DATASET [OPTIONS]
 
 DATASET is a name that `swad datasets` lists, or `folder` for your own images. In Python the same settings are the
-fields of `RunConfig`, by the names in the second column: `swad.RunConfig.from_options(dataset="PACS", steps=500, ...)`.
+fields of `swad.testbed.RunConfig`, by the names in the second column: `RunConfig.from_options(dataset="PACS", ...)`.
 
 The role of a setting decides what a difference between two runs means. `config.json` stores it with the settings.
 

@@ -88,7 +88,7 @@ def tune(
     )
     require_choice("--select", select, ("iid", "oracle"))
     formats = parse.figure_formats(figure_formats)
-    folder = output if output is not None else runs[0] / "tune"
+    folder = parse.output_folder(output, runs[0], "tune")
     with measuring() as progress:
         result = tuning.tune(
             runs,

@@ -57,7 +57,7 @@ def windows(
     config = WindowsConfig(
         sides[evaluate_on], n_images, None if every is None else parse.at_least("every", every, 1), average
     )
-    formats = parse.figure_formats(figure_formats)
+    formats, folder = parse.figure_formats(figure_formats), parse.output_folder(output, runs[0], "windows")
     if stored:
         measured, notes = stored_windows(parse.stored_runs(context, runs, WINDOWS, "runs", "output", "figure_formats"))
     else:
@@ -65,4 +65,4 @@ def windows(
             measured, notes = measure_windows(
                 runs, config, data=data, device=device, workers=workers, progress=progress
             )
-    print_report(report_windows(measured, output if output is not None else runs[0] / "windows", formats, notes))
+    print_report(report_windows(measured, folder, formats, notes))

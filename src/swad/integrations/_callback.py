@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from swad.averaging.base import Average
+from swad.averaging.average import Average
 from swad.averaging.batchnorm import ForwardFn, tracking_norms, update_bn
 from swad.averaging.spans import Phase, Status
 from swad.averaging.swad import SWAD
@@ -106,7 +106,7 @@ class AverageCallback:
         if not trained_norms:
             return
         if self.update_bn:
-            update_bn(loader, model, forward_fn)
+            update_bn(loader, model, forward_fn=forward_fn)
             _average_over_ranks(model)
         elif self.averager.tracked.buffer_mode == "copy":
             warnings.warn(

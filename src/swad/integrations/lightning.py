@@ -17,7 +17,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from swad.averaging.base import Average
+from swad.averaging.average import Average
 from swad.averaging.batchnorm import ForwardFn, call_model
 from swad.integrations._callback import AverageCallback, MissingState, gather_state, metrics
 from swad.tensors.swapping import is_swapped

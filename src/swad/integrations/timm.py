@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from swad.averaging.base import Average
+from swad.averaging.average import Average
 from swad.averaging.spans import Status
 from swad.averaging.swad import SWAD
 from swad.integrations._callback import require_options

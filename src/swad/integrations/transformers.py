@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
-from swad.averaging.base import Average
+from swad.averaging.average import Average
 from swad.averaging.batchnorm import ForwardFn
 from swad.integrations._callback import AverageCallback, MissingState, gather_state, metrics
 from swad.util.files import atomic_write

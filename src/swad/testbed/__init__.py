@@ -5,8 +5,7 @@
     runs = swad.testbed.results.find_runs("runs")
 
 It uses the library (`swad.averaging`, `swad.tensors`) and the lab (`swad.flatness`, `swad.robustness`, `swad.gpu`);
-neither knows of it. Names are loaded on first use, and `train`, `RunConfig` and `load_predictor` are names of `swad`
-too.
+neither knows of it. Names are loaded on first use; `train` is a name of `swad` too.
 """
 
 from __future__ import annotations
@@ -15,13 +14,23 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from swad.testbed.averages.segment_log import SegmentLog
+    from swad.testbed.averages.segment_windows import fit_on_val
     from swad.testbed.training.config import RunConfig
     from swad.testbed.training.export import load_predictor
     from swad.testbed.training.loop import train
+    from swad.testbed.training.lr_schedule import cyclic_lr
 
-_HOMES = {"RunConfig": "training.config", "load_predictor": "training.export", "train": "training.loop"}
+_HOMES = {
+    "RunConfig": "training.config",
+    "SegmentLog": "averages.segment_log",
+    "cyclic_lr": "training.lr_schedule",
+    "fit_on_val": "averages.segment_windows",
+    "load_predictor": "training.export",
+    "train": "training.loop",
+}
 
-__all__ = ["RunConfig", "load_predictor", "train"]
+__all__ = ["RunConfig", "SegmentLog", "cyclic_lr", "fit_on_val", "load_predictor", "train"]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,13 +1,14 @@
-"""Reading files of ours, atomic writes, and file locks that are released when their process dies."""
+"""Reading files of ours, atomic writes that follow no link, and locks that are released when their process dies."""
 
 from __future__ import annotations
 
 import errno
+import glob
 import hashlib
 import json
 import os
 import re
-import secrets
+import shutil
 import stat
 import time
 import warnings
@@ -16,6 +17,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
+
+from swad.util.processes import MARK, has_ended, process_mark
 
 MAX_BYTES = 1 << 31
 """More than settings, records or rows take: the cache's index of a million images has 150 MB."""
@@ -69,14 +72,19 @@ def _regular_size(status: os.stat_result, path: str | os.PathLike[str], most: in
 
 
 @contextmanager
-def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Write a temporary file in the directory of `path`, and rename it to `path` when the block succeeds.
+def atomic_write(path: str | os.PathLike[str], *, follow_link: bool = False) -> Iterator[Path]:
+    """Write a temporary file beside `path`, and rename it to `path` when the block succeeds.
 
     The content is forced to disk before the rename, so a crash leaves the old file or the new one. Missing parent
-    directories are created. A symbolic link stays, and the file it points to is replaced. A device, pipe, socket or
-    directory is refused, because the rename would put a file in its place. The file gets the usual mode, also where
-    safetensors would make it private. Errors of the disk are raised as `OSError`, also where torch and safetensors
-    wrap them.
+    directories are created. A device, pipe, socket or directory is refused, because the rename would put a file in its
+    place. The file gets the usual mode, also where safetensors would make it private. Errors of the disk are raised as
+    `OSError`, also where torch and safetensors wrap them. What earlier writers of `path` left when they were killed is
+    removed.
+
+    Args:
+        path: The file.
+        follow_link: Keep a symbolic link and replace the file that it points to, for a path that the user names. By
+            default the link is replaced: in a directory from somebody else it may point anywhere.
 
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "results" / "table.txt"
@@ -85,9 +93,11 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
     >>> path.read_text()
     '68.1'
     """
-    path = _replaceable(Path(path))
-    # The name is unique, so that two writers of one path, be they processes or threads, never mix their contents.
-    partial = path.with_name(f"{path.name}.{os.getpid()}-{secrets.token_hex(4)}.partial")
+    path = _replaceable(Path(path), follow_link)
+    # A directory of its own, so that what other packages write beside their file can be removed with it. The name is
+    # unique, so that two writers of one path, be they processes or threads, never mix their contents.
+    folder = path.with_name(f"{path.name}.{process_mark()}.partial")
+    partial = folder / "content"
     try:
         _create(partial, path)
         mode = partial.stat().st_mode  # as the user's umask allows
@@ -105,8 +115,7 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
             disk.filename = str(path)
         raise disk from None
     finally:
-        with suppress(OSError):  # the first error counts; a disk that cannot be written says no to this too
-            partial.unlink(missing_ok=True)
+        _remove_partial(folder)
 
 
 _FULL, _BROKEN = {errno.ENOSPC, errno.EDQUOT}, {errno.EIO, errno.EFBIG}
@@ -116,15 +125,21 @@ def disk_advice(error: OSError) -> str:
     """Return what a user can do about a path that cannot be written."""
     if error.errno in _FULL:
         return "free disk space, then run the same command again"
+    if error.errno == errno.ELOOP:
+        return "remove the link, then run the same command again"
     if error.errno is None or error.errno in _BROKEN:
         return "check the disk, then run the same command again"
     return "choose another path, or change its permissions"
 
 
 def _create(partial: Path, path: Path) -> None:
-    """Create the temporary file and its directory; an error names the file that the user asked for."""
+    """Create the temporary file and its directories; an error names the file that the user asked for."""
     try:
-        partial.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        for leftover in path.parent.glob(f"{glob.escape(path.name)}.*.partial"):
+            if has_ended(leftover.name.removeprefix(f"{path.name}.").removesuffix(".partial")):
+                _remove_partial(leftover)
+        partial.parent.mkdir()
         partial.touch()
     except OSError as error:
         in_file = isinstance(error, FileExistsError | NotADirectoryError)
@@ -134,24 +149,54 @@ def _create(partial: Path, path: Path) -> None:
 def remove_partial_files(directory: Path) -> None:
     """Remove what `atomic_write` left in a directory when its process was killed; no one may be writing there now."""
     for path in directory.glob("*.partial"):
-        if re.search(r"\.\d+-[0-9a-f]{8}\.partial$", path.name):
+        if re.search(rf"\.{MARK}\.partial$", path.name):
+            _remove_partial(path)
+
+
+def _remove_partial(path: Path) -> None:
+    with suppress(OSError):  # an earlier error counts; a disk that cannot be written says no to this too
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:  # of an earlier version
             path.unlink(missing_ok=True)
 
 
-def _replaceable(path: Path) -> Path:
-    """Return the path behind symbolic links; raise `OSError` if it exists and is not a regular file."""
+def _replaceable(path: Path, follow_link: bool) -> Path:
+    """Return the path, or that behind symbolic links; raise `OSError` if it exists and is not a regular file."""
     try:
         mode = path.stat().st_mode
     except (FileNotFoundError, NotADirectoryError):
         mode = stat.S_IFREG  # a new file, or a parent that the caller's error will name
     if not stat.S_ISREG(mode):
         raise OSError(errno.EINVAL, "the output must be a regular file or a new one", str(path))
-    return Path(os.path.realpath(path)) if path.is_symlink() else path
+    return Path(os.path.realpath(path)) if follow_link and path.is_symlink() else path
 
 
-def write_text(path: str | os.PathLike[str], text: str) -> None:
+def require_no_link(path: str | os.PathLike[str]) -> None:
+    """Raise `OSError` if the last part of a path is a symbolic link, which may point anywhere."""
+    if os.path.islink(path):
+        name = os.path.basename(path)
+        raise OSError(errno.ELOOP, f"{name} is a symbolic link, and no link is followed for writing", os.fspath(path))
+
+
+def open_without_link(path: str | os.PathLike[str], flags: int) -> int:
+    """Open a file for reading and writing, and return its descriptor; a symbolic link in its place is an `OSError`."""
+    require_no_link(path)
+    return os.open(path, os.O_RDWR | flags | getattr(os, "O_NOFOLLOW", 0), 0o666)  # Windows has no such flag
+
+
+def is_file_at(fd: int, path: str | os.PathLike[str]) -> bool:
+    """Whether the open file is the one at a path: not if it was removed, or replaced by another."""
+    try:
+        status = os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return os.path.samestat(os.fstat(fd), status)
+
+
+def write_text(path: str | os.PathLike[str], text: str, *, follow_link: bool = False) -> None:
     """Write text atomically."""
-    with atomic_write(path) as partial:
+    with atomic_write(path, follow_link=follow_link) as partial:
         partial.write_text(text, encoding="utf-8")
 
 
@@ -160,8 +205,8 @@ def write_json(path: str | os.PathLike[str], content: Any) -> None:
     write_text(path, json.dumps(content, indent=2, default=str) + "\n")
 
 
-def sha256(path: str | os.PathLike[str], size: int | None = None) -> str:
-    """Return the SHA-256 of a file as hexadecimal digits, or of its first `size` bytes.
+def sha256(path: str | os.PathLike[str] | int, size: int | None = None) -> str:
+    """Return the SHA-256 of a file or descriptor as hexadecimal digits, or of its first `size` bytes.
 
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "table.txt"
@@ -170,8 +215,10 @@ def sha256(path: str | os.PathLike[str], size: int | None = None) -> str:
     ('1c6012f9', 'a21855da')
     """
     digest, left = hashlib.sha256(), size
-    require_regular(path)
-    with Path(path).open("rb") as file:
+    if not isinstance(path, int):
+        require_regular(path)
+    with open(path, "rb", closefd=not isinstance(path, int)) as file:
+        file.seek(0)
         while block := file.read(1 << 20 if left is None else min(1 << 20, left)):
             digest.update(block)
             left = None if left is None else left - len(block)
@@ -200,6 +247,14 @@ class FileLockedError(RuntimeError):
         self.path, self.owner = path, owner
 
 
+class FileLockLostError(RuntimeError):
+    """The file of a lock was removed or replaced, so that another process can lock it too."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(f"{path} was removed or replaced while it was locked")
+        self.path = path
+
+
 class FileLock:
     """An advisory lock on a file, released by the kernel when the process dies.
 
@@ -217,9 +272,17 @@ class FileLock:
         self, path: str | os.PathLike[str], *, shared: bool = False, on_wait: Callable[[], None] | None = None
     ) -> None:
         self.path = Path(path)
-        self._fd: int | None = None
+        self._fd: int | None = self._open(shared, on_wait)
+        if not is_file_at(self._fd, self.path):  # removed after it was opened and before it was locked
+            os.close(self._fd)
+            self._fd = self._open(shared, on_wait)
+        # Some network file systems number a file anew whenever it is looked up.
+        self._has_number = is_file_at(self._fd, self.path)
+        _held.add(self)
+
+    def _open(self, shared: bool, on_wait: Callable[[], None] | None) -> int:
         try:
-            fd = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666)
+            fd = open_without_link(self.path, os.O_CREAT)
         except OSError:
             if not shared or not self.path.exists():
                 raise
@@ -230,8 +293,7 @@ class FileLock:
         except BaseException:
             os.close(fd)
             raise
-        self._fd = fd
-        _held.add(self)
+        return fd
 
     def _acquire(self, fd: int, shared: bool, on_wait: Callable[[], None] | None) -> None:
         try:
@@ -250,11 +312,16 @@ class FileLock:
                 fcntl.flock(fd, mode)
         except OSError as error:
             warnings.warn(
-                f"cannot lock {self.path} ({error.strerror}): make sure only one process writes", stacklevel=4
+                f"cannot lock {self.path} ({error.strerror}): make sure only one process writes", stacklevel=5
             )
         if not shared:
             os.ftruncate(fd, 0)
             os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+
+    def require_held(self) -> None:
+        """Raise `FileLockLostError` if the file was removed or replaced, since the new one can be locked by others."""
+        if self._fd is None or (self._has_number and not is_file_at(self._fd, self.path)):
+            raise FileLockLostError(self.path)
 
     def release(self) -> None:
         """Release the lock; a second call does nothing."""

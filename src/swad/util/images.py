@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import re
+import struct
+import warnings
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
@@ -19,6 +24,53 @@ class DataError(ValueError):
     """Data is missing, damaged or not as expected; the message is one line that says what to do."""
 
 
+FORMATS = {
+    "JPEG": (".jpg", ".jpeg"),
+    "PNG": (".png",),
+    "PPM": (".ppm", ".pgm"),
+    "BMP": (".bmp",),
+    "TIFF": (".tif", ".tiff"),
+    "WEBP": (".webp",),
+}
+"""The formats that are read, by Pillow's names, with their extensions. Pillow reads more, EPS with Ghostscript."""
+EXTENSIONS = frozenset(chain(*FORMATS.values()))
+MAX_MEGAPIXELS = 120
+"""Images of more pixels are refused. Cameras have 12 to 108 million; a file of 500 kB can declare any number."""
+
+
+def open_image(path: Path, content: BinaryIO | None = None) -> Image.Image:
+    """Open an image file of an allowed format and size with Pillow, which reads its header.
+
+    Args:
+        path: The file.
+        content: Its content, if it is not a file of its own.
+    """
+    from PIL import Image
+
+    # The limit is ours, so Pillow's warning says nothing. `catch_warnings` would show others at every image, not once.
+    if all(category is not Image.DecompressionBombWarning for _, _, category, *_ in warnings.filters):
+        warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
+    try:
+        image = Image.open(content or path, formats=list(FORMATS))
+    except Image.DecompressionBombError as error:
+        _require_allowed_size(path, int(re.findall(r"\d+", str(error))[0]))
+        raise
+    try:
+        _require_allowed_size(path, image.width * image.height)
+    except DataError:
+        image.close()
+        raise
+    return image
+
+
+def _require_allowed_size(path: Path, pixels: int) -> None:
+    if pixels > MAX_MEGAPIXELS * 1e6:
+        raise DataError(
+            f"an image must have at most {MAX_MEGAPIXELS} megapixels, but {path} has {pixels:,} pixels: "
+            "shrink, replace or remove it"
+        )
+
+
 def read_image(path: Path, content: BinaryIO | None = None) -> Image.Image:
     """Decode an image file as 8-bit RGB; the error names a file that cannot be decoded.
 
@@ -31,8 +83,13 @@ def read_image(path: Path, content: BinaryIO | None = None) -> Image.Image:
     from PIL import Image
 
     try:
-        with Image.open(content or path) as image:
+        with open_image(path, content) as image:
+            image.load()
+            if image.format == "PNG" and _may_lack_rows(image) and not _has_all_rows(path, content):
+                raise OSError("image file is truncated")
             return eight_bits(image).convert("RGB")
+    except DataError:
+        raise
     # Pillow's plugins raise more than OSError on broken files (SyntaxError, struct.error, DecompressionBombError).
     except Exception as error:
         reason = getattr(error, "strerror", None) or one_line(error)
@@ -61,7 +118,35 @@ def eight_bits(image: Image.Image) -> Image.Image:
     return image.convert("RGBA") if image.mode == "P" and "transparency" in image.info else image
 
 
-EXTENSIONS = frozenset({".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp"})
+ADAM7 = ((0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4), (1, 0, 2, 2), (0, 1, 1, 2))
+"""First column and row, and steps to the next ones, of the passes of an interlaced PNG file."""
+
+
+def _may_lack_rows(image: Image.Image) -> bool:
+    """Whether a decoded PNG file may lack rows: Pillow leaves their pixels at zero. Interlaced ones end anywhere."""
+    return "interlace" in image.info or not any(image.crop((0, image.height - 1, *image.size)).tobytes())
+
+
+def _has_all_rows(path: Path, content: BinaryIO | None) -> bool:
+    """Whether the data of a PNG file, which Pillow has decoded, are as long as its header says."""
+    if content is not None:
+        content.seek(0)
+    encoded = path.read_bytes() if content is None else content.read()
+    width, height, depth, color, interlaced = struct.unpack(">IIBB2xB", encoded[16:29])
+    bits = depth * {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}[color]
+    missing = 0
+    for left, top, right, down in ADAM7 if interlaced else ((0, 0, 1, 1),):
+        columns, rows = -(-(width - left) // right), -(-(height - top) // down)
+        missing += rows * (1 + -(-columns * bits // 8)) if columns else 0  # each row has a byte for its filter
+    inflate, at = zlib.decompressobj(), 8
+    while missing > 0 and at < len(encoded):
+        size, kind = struct.unpack(">I4s", encoded[at : at + 8])
+        data = encoded[at + 8 : at + 8 + size] if kind == b"IDAT" else b""
+        while data and missing > 0:
+            missing -= len(inflate.decompress(data, 1 << 20))  # in parts, since a small file may hold any number
+            data = inflate.unconsumed_tail
+        at += size + 12
+    return missing <= len(inflate.flush())
 
 
 @contextmanager

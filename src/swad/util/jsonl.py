@@ -20,12 +20,24 @@ import gzip
 import io
 import math
 import os
+import shutil
+import warnings
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
-from swad.util.files import MAX_BYTES, FileLock, read_bytes, require_regular
+from swad.util.files import (
+    MAX_BYTES,
+    FileLock,
+    atomic_write,
+    is_file_at,
+    open_without_link,
+    read_bytes,
+    require_regular,
+    sha256,
+)
 
 
 def json_values(value: Any) -> Any:
@@ -49,18 +61,25 @@ class JsonlWriter:
     readers ignore it, and the next writer removes it. Lines are forced to disk by `offset` and `close`, so a crash of
     the machine never loses a line that comes before the offset in a checkpoint.
 
+    An editor, `sed -i` or a tool that copies and renames puts another file at the path, and lines would go into one
+    that nobody can read any more. Before anything is written, the lines are therefore put back at the path, and what
+    replaced them is kept beside it, with a warning.
+
     Args:
-        path: The file. It is created if it does not exist.
-        lock: A lock that is released by `close`.
+        path: The file. It is created if it does not exist. A symbolic link in its place is an error.
+        lock: A lock that is released by `close`. If it was lost, nothing is written: another process may write now.
     """
 
     def __init__(self, path: str | os.PathLike[str], lock: FileLock | None = None) -> None:
         self.path, self._lock = Path(path), lock
+        self.warn: Callable[[str], None] = warnings.warn
+        """Called with a warning."""
         self._fd: int | None = None
         try:
             if self.path.exists():
                 require_regular(self.path, MAX_BYTES)
-            self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
+            self._fd = open_without_link(self.path, os.O_CREAT | os.O_APPEND)
+            self._has_number = is_file_at(self._fd, self.path)  # not on some network file systems
             self._remove_torn_line()
         except BaseException:
             self.close()
@@ -69,7 +88,7 @@ class JsonlWriter:
     def write(self, *lines: str) -> None:
         """Write the lines together: all of them or, with an error, none."""
         data = "".join(f"{line}\n" for line in lines).encode()
-        fd = self._open_fd()
+        fd = self._fd_at_path()
         before, done = os.fstat(fd).st_size, 0
         try:
             while done < len(data):  # a nearly full disk accepts part of a write and refuses the rest
@@ -85,13 +104,17 @@ class JsonlWriter:
 
     def offset(self) -> int:
         """Force everything to disk and return the size in bytes, for a checkpoint to store."""
-        fd = self._open_fd()
+        fd = self._fd_at_path()
         os.fsync(fd)
         return os.fstat(fd).st_size
 
+    def sha256(self, size: int) -> str:
+        """Return the checksum of the first `size` bytes that were written, whatever is at the path."""
+        return sha256(self._open_fd(), size)
+
     def truncate(self, offset: int) -> None:
         """Remove every line written after `offset` was taken."""
-        fd = self._open_fd()
+        fd = self._fd_at_path()
         size = os.fstat(fd).st_size
         if offset < 0 or offset > size:
             raise ValueError(f"{self.path} has {size} bytes, cannot cut it back to {offset}")
@@ -126,6 +149,31 @@ class JsonlWriter:
         if self._fd is None:
             raise ValueError(f"{self.path} was closed: open a new writer")
         return self._fd
+
+    def _fd_at_path(self) -> int:
+        """Return the descriptor of the file, after putting it back at the path if another one is there."""
+        fd = self._open_fd()
+        if self._lock is not None:
+            self._lock.require_held()
+        if not self._has_number or is_file_at(fd, self.path):
+            return fd
+        aside = self.path.with_name(f"{self.path.name}.replaced")
+        replaced = False
+        with atomic_write(self.path) as partial:
+            with open(fd, "rb", closefd=False) as file, partial.open("wb") as copy:
+                file.seek(0)
+                shutil.copyfileobj(file, copy)
+            new_fd = open_without_link(partial, os.O_APPEND)
+            with suppress(FileNotFoundError):
+                os.replace(self.path, aside)
+                replaced = True
+        os.close(fd)
+        self._fd = new_fd
+        self.warn(
+            f"{self.path} was {'replaced' if replaced else 'removed'} while it was being written, so its lines were "
+            f"written again{f'; what replaced it is in {aside.name}' if replaced else ''}"
+        )
+        return new_fd
 
     def _remove_torn_line(self) -> None:
         fd = self._open_fd()

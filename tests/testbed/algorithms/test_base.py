@@ -29,6 +29,9 @@ def test_the_dropout_mask_keeps_the_mean():
         "masf": ("dropout_mask", "dropout_mask_after"),
         "pi_model": ("dropout_mask", "second_dropout_mask"),
         "sagnet": ("dropout_mask", "dropout_mask_style", "dropout_mask_adversary"),
+        "sam": ("dropout_mask", "dropout_mask_after"),
+        "coral+sagm": ("dropout_mask", "dropout_mask_after"),
+        "pi_model+sam": ("dropout_mask", "dropout_mask_after", "second_dropout_mask", "second_dropout_mask_after"),
     }.items(),
 )
 def test_every_pass_with_dropout_has_a_mask_of_its_own(name, masks):
@@ -167,3 +170,92 @@ def test_pooled_batches_cannot_be_grouped_by_domain():
     for grouped in (algorithm.by_domain, algorithm.domain_labels):
         with pytest.raises(AlgorithmError, match="ERM groups images by domain, which pooled batches mix: use balanced"):
             grouped(rows)
+
+
+class OwnGradients(Wrong):
+    """ERM with gradients of an author's own, in an optimizer of an author's own or in that of the base class."""
+
+    def __init__(self, make_optimizer, lay_out):
+        super().__init__()
+        self.make_optimizer, self.lay_out = make_optimizer, lay_out
+
+    def make_optimizers(self):
+        return {"main": self.make_optimizer(self)}
+
+    def update(self, batch, noise, ctx):
+        loss = self.backward(self.loss, batch, noise, ctx)
+        for weight in self.predictor.parameters():
+            weight.grad = self.lay_out(weight.grad)
+        self.optimizers["main"].step()
+        return loss
+
+
+def from_protocol(name):
+    def make(algorithm):
+        algorithm.optimizer_name = name
+        return algorithm.optimizer(algorithm.predictor.parameters(), lr=0.1)
+
+    return make
+
+
+def reversed_strides(values):
+    """Return the same values, with the first dimension innermost in memory."""
+    order = tuple(reversed(range(values.ndim)))
+    return values.permute(order).contiguous().permute(order)
+
+
+LAYOUTS = {
+    "transposed": reversed_strides,
+    "every second row": lambda grad: grad.repeat_interleave(2, 0)[::2],
+    "expanded": lambda grad: grad.mean().expand_as(grad),
+}
+MAKERS = {
+    "adam": from_protocol("adam"),
+    "sgd": from_protocol("sgd"),
+    "own": lambda algorithm: torch.optim.AdamW(algorithm.parameters(), lr=0.1, fused=True),
+}
+
+
+def trained(make_optimizer, lay_out, n_steps=3):
+    algorithm = OwnGradients(make_optimizer, lay_out)
+    for step in range(1, n_steps + 1):
+        algorithm.update(batch_for(algorithm, step, (1, 1, 3)), {}, StepContext())
+    return [weight.detach().clone() for weight in algorithm.parameters()]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("maker", MAKERS)
+def test_a_fused_step_reads_gradients_of_any_layout(maker, layout):
+    """On the CPU torch's fused optimizers read the memory of a gradient in its order, whatever its strides."""
+    lay_out = LAYOUTS[layout]
+    moved = trained(MAKERS[maker], lay_out)
+    expected = trained(MAKERS[maker], lambda grad: lay_out(grad).contiguous())
+    for weight, right in zip(moved, expected, strict=True):
+        torch.testing.assert_close(weight, right, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("name", ["adam", "sgd"])
+def test_a_fused_step_reads_moments_of_any_layout(name):
+    """A run that moves from a GPU to a CPU, or the other way, may change between channels-last and contiguous."""
+
+    def third_step(change):
+        algorithm = OwnGradients(MAKERS[name], lambda grad: grad)
+        for step in (1, 2):
+            algorithm.update(batch_for(algorithm, step, (1, 1, 3)), {}, StepContext())
+        for state in algorithm.optimizers["main"].state.values():
+            state.update({key: change(value) for key, value in state.items()})
+        algorithm.update(batch_for(algorithm, 3, (1, 1, 3)), {}, StepContext())
+        return [weight.detach() for weight in algorithm.parameters()]
+
+    for weight, right in zip(third_step(reversed_strides), third_step(lambda value: value), strict=True):
+        torch.testing.assert_close(weight, right, rtol=0, atol=0)
+
+
+def test_a_parameter_must_be_dense_in_memory():
+    algorithm = Wrong()
+    algorithm.predictor.gain = nn.Parameter(torch.ones(4, 4)[:, ::2])
+    rule = r"must be dense in memory, but predictor\.gain of Wrong is a view of a larger tensor: .* \.contiguous\(\)"
+    with pytest.raises(AlgorithmError, match=rule):
+        _ = algorithm.optimizers
+    algorithm.predictor.gain = nn.Parameter(torch.ones(4, 3).t())
+    assert set(algorithm.optimizers) == {"main"}

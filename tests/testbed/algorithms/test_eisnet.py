@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import copy
+from collections import deque
 from itertools import combinations
 
 import numpy as np
@@ -216,21 +217,22 @@ def test_gradients_reach_the_tiles_network_only():
 def test_the_queue_holds_the_newest_embeddings_of_whole_crops():
     algorithm = make("eisnet", queue_size=30)
     assert set(algorithm.queue_labels.tolist()) == {-1}, "unused places have no label"
-    expected, labels = [], []
+    newest: deque = deque(maxlen=30)  # 30 is no multiple of the 12 images of a batch: the oldest leave one by one
     for step in (1, 2, 3, 4):
         batch, noise = batch_for(algorithm, step), noise_for(algorithm, step)
         whole, _ = algorithm.make_views(batch.images, noise)
         with torch.no_grad():
-            expected.insert(0, embed(algorithm.key_embedding, features_of(algorithm.key_network, whole)))
-        labels.insert(0, batch.labels)
+            keys = embed(algorithm.key_embedding, features_of(algorithm.key_network, whole))
+        newest.extendleft(zip(keys, batch.labels, strict=True))
         update(algorithm, batch)
-        rows, kept = torch.cat(expected)[:30], torch.cat(labels)[:30]
-        torch.testing.assert_close(algorithm.queue[: len(rows)].double(), rows, rtol=1e-4, atol=1e-5)
-        assert algorithm.queue_labels[: len(kept)].equal(kept)
-        assert (algorithm.queue_labels[len(kept) :] == -1).all()
+        n = len(newest)
+        rows, labels = (torch.stack(column) for column in zip(*newest, strict=True))
+        torch.testing.assert_close(algorithm.queue[:n].double(), rows, rtol=1e-4, atol=1e-5)
+        assert algorithm.queue_labels[:n].equal(labels)
+        assert (algorithm.queue_labels[n:] == -1).all()
     tiny = make("eisnet", queue_size=5)
     update(tiny, batch_for(tiny))
-    assert tiny.queue_labels.equal(batch_for(tiny).labels[:5])
+    assert tiny.queue_labels.equal(batch_for(tiny).labels[-5:].flip(0))
 
 
 def test_the_key_network_is_the_average_of_the_weights_after_each_step():

@@ -8,7 +8,7 @@ import torch
 from torch.nn import functional
 
 from helpers.sharpness import Spy, coral, entropy, gradient_of, gradients
-from helpers.tiny_algorithms import CLASSES, Points, batch_for, make
+from helpers.tiny_algorithms import CLASSES, Points, batch_for, make, noise_for
 from swad.testbed.algorithms.base import Algorithm, StepContext
 from swad.testbed.algorithms.erm import ERM
 from swad.testbed.algorithms.registry import (
@@ -83,6 +83,27 @@ def test_only_the_second_gradient_is_clipped():
     assert float((spy.points[1] - spy.points[0]).norm()) == pytest.approx(0.5, rel=1e-4)
     cut, whole = (torch.cat([p.grad.flatten() for p in one.predictor.parameters()]) for one in (algorithm, free))
     torch.testing.assert_close(cut, whole / whole.norm() * 1e-3, rtol=1e-3, atol=1e-8)
+
+
+@pytest.mark.parametrize("name", ["sam", "sagm", "mixup+sam", "pi_model+sagm"])
+def test_both_passes_see_the_same_noise_but_a_dropout_mask_of_their_own(name):
+    algorithm, seen = make(name, dropout=0.5), []
+    inner = algorithm.loss
+    algorithm.loss = lambda batch, noise: (seen.append(dict(noise)), inner(batch, noise))[1]
+    noise = noise_for(algorithm)
+    algorithm.update(batch_for(algorithm), noise, StepContext())
+    first, second = seen
+    assert all(first[key].equal(noise[key]) for key in noise)
+    masks = {key for key in noise if f"{key}_after" in noise}
+    assert masks == {key for key in first if not first[key].equal(second[key])} != set()
+    assert all(second[key].equal(noise[f"{key}_after"]) for key in masks)
+
+
+@pytest.mark.parametrize("name", ["sam", "coral+sam"])
+def test_dropout_before_the_ascent_is_that_of_the_algorithm_alone(name):
+    alone = make(name.removesuffix("+sam") if "+" in name else "erm", dropout=0.5)
+    mask = "dropout_mask"
+    assert noise_for(make(name, dropout=0.5))[mask].equal(noise_for(alone)[mask])
 
 
 def test_works_under_bf16():

@@ -4,6 +4,7 @@ import errno
 import fcntl
 import json
 import os
+import random
 import weakref
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from helpers.image_files import damage_data, decode_all, fail_on_log, make_files
 from helpers.special_files import at_most, replace_by
 from swad.testbed.data import cache as cache_module
 from swad.testbed.data.cache import default_folder, open_cache
-from swad.testbed.data.cache_build import FORMAT, IMAGES, INDEX
+from swad.testbed.data.cache_build import FORMAT, IMAGES, INDEX, index_checksum
 from swad.testbed.data.domains import ArrayDomain, Dataset
 from swad.util.images import DataError
 
@@ -127,7 +128,8 @@ def poor_index(root: Path, folder: Path) -> None:
 
 def change_index(folder: Path, **changes: object) -> None:
     file = only_cache(folder) / INDEX
-    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+    index = json.loads(file.read_text()) | changes
+    file.write_text(json.dumps(index | {"checksum": index_checksum(index)}))
 
 
 def no_checksums(root: Path, folder: Path) -> None:
@@ -151,6 +153,11 @@ def empty_shape(root: Path, folder: Path) -> None:
     change_index(folder, shape=[10, 0, 24, 3])
 
 
+def wrong_index(root: Path, folder: Path) -> None:
+    file = only_cache(folder) / INDEX
+    file.write_text(file.read_text().replace("[20, 24]", "[20, 25]", 1))
+
+
 def no_index(root: Path, folder: Path) -> None:
     (only_cache(folder) / INDEX).unlink()
 
@@ -170,7 +177,8 @@ def short_data(root: Path, folder: Path) -> None:
         (torn_index, "it cannot be read (JSONDecodeError"),
         (deep_index, "it cannot be read (ValueError: nested too deeply)"),
         (endless_index, "it cannot be read (OSError: "),
-        (poor_index, "it cannot be read (KeyError: 'domains')"),
+        (poor_index, "it cannot be read (KeyError: 'checksum')"),
+        (wrong_index, "it cannot be read (ValueError: wrong checksum of index.json)"),
         (no_checksums, "its index does not match its images (checksums 0, expected 1)"),
         (few_sizes, "its index does not match its images (sizes (3, 2), expected (10, 2))"),
         (other_shape, "(images 20, expected 10; sizes (20, 2), expected (10, 2))"),
@@ -195,6 +203,31 @@ def test_an_outdated_or_damaged_cache_is_rebuilt_with_the_reason(root, folder, h
     assert (cache.images == decode_all(read(root))).all()
     assert open_cache(read(root), folder, log=fail_on_log).images.shape == cache.images.shape
     assert only_cache(folder) == cache.path
+
+
+def test_a_cache_without_a_checksum_of_its_index_is_rebuilt_with_the_reason(root, folder):
+    open_cache(read(root), folder)
+    file = only_cache(folder) / INDEX
+    index = json.loads(file.read_text())
+    del index["checksum"]
+    file.write_text(json.dumps(index | {"format": 3}))
+    lines: list[str] = []
+    open_cache(read(root), folder, log=lines.append)
+    assert [line for line in lines if f"it has format 3, this version reads {FORMAT}; rebuilding it" in line] == lines
+
+
+def test_no_flipped_bit_of_an_index_changes_the_sizes_that_are_read(root, folder):
+    want = open_cache(read(root), folder, log=fail_on_log)
+    file, rng = only_cache(folder) / INDEX, random.Random(0)
+    content = file.read_bytes()
+    sizes = range(content.index(b'"sizes"'), content.index(b'"sha256"'))
+    for number in range(20):
+        damaged = bytearray(content)
+        damaged[rng.choice(sizes)] ^= 1 << rng.randrange(8)
+        file.write_bytes(damaged)
+        os.utime(file, ns=(0, number))  # two writes may fall into one tick of the clock
+        cache = open_cache(read(root), folder, workers=1, log=lambda line: None)
+        assert (cache.sizes == want.sizes).all()
 
 
 def test_without_a_log_the_reason_is_a_warning(root, folder):

@@ -6,6 +6,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import stat
 import tarfile
 import tracemalloc
@@ -15,9 +16,11 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from helpers import ROOT
 from helpers.download_server import Server, pack
 from helpers.small_trees import make_tree
-from swad.testbed.data import download
+from swad.cli import datasets as datasets_command
+from swad.testbed.data import benchmarks, download
 from swad.testbed.data.benchmark import Benchmark, Download
 from swad.testbed.data.download import download_dataset, unpack
 from swad.util.files import FileLock
@@ -74,6 +77,20 @@ def test_a_dataset_is_downloaded_and_moved_into_place(server, toy, tmp_path):
 def test_tar_archives_of_any_compression(server, toy, tmp_path, kind):
     server.files["toy.zip"] = pack(tmp_path / "made", "kfold", kind)
     assert download_dataset(toy, tmp_path / "root").check.ok
+
+
+def test_the_docs_say_which_checksums_are_published():
+    published = {
+        name: [each.sha256 is not None for each in benchmarks.get(name).downloads] for name in benchmarks.names()
+    }
+    assert {name for name, given in published.items() if any(given)} == {"colored_mnist", "rotated_mnist", "domain_net"}
+    assert all(published["colored_mnist"] + published["rotated_mnist"])
+    assert sum(published["domain_net"]) == 1
+    page, command = (ROOT / "docs" / "benchmark.md").read_text(), datasets_command.download.__doc__
+    for text in (page, command):
+        words = " ".join(text.split())
+        assert "Checksums are published for the files of MNIST and for one list of DomainNet, and verified." in words
+        assert not re.search("verif(y|ies) (its )?checksum", words)
 
 
 def test_unpublished_checksums_are_recorded_and_compared(server, toy, tmp_path):

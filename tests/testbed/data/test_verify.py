@@ -1,6 +1,8 @@
 """A check names everything that is wrong with a dataset."""
 
 import dataclasses
+import struct
+import zlib
 
 import numpy as np
 import pytest
@@ -45,6 +47,23 @@ def test_bad_images_and_wrong_counts_are_named(tmp_path):
     assert result.problems == ("domain cartoon has 20 images, expected 21",)
     assert "cartoon/dog/readme.txt" in result.notes[0]
     assert (result.images, result.decoded) == (83, 81)
+
+
+def test_an_image_that_lacks_rows_or_is_too_large_is_named(tmp_path):
+    root = make_tree(tmp_path, ["a", "b"], ["cat"])
+    whole = (root / "a" / "cat" / "000.png").read_bytes()
+    (root / "a" / "cat" / "000.png").write_bytes(with_size(whole, 32, 3000))
+    (root / "b" / "cat" / "000.png").write_bytes(with_size(whole, 13_000, 13_000))
+    lacks_rows, too_large = check(root).bad
+    assert "a/cat/000.png: image file is truncated" in lacks_rows.reason
+    assert too_large.reason.startswith("an image must have at most 120 megapixels, but ")
+    assert too_large.path.name in too_large.reason
+
+
+def with_size(png: bytes, width: int, height: int) -> bytes:
+    """Return a PNG file that declares another size than it has."""
+    header = b"IHDR" + struct.pack(">II", width, height) + png[24:29]
+    return png[:12] + header + struct.pack(">I", zlib.crc32(header)) + png[33:]
 
 
 def test_images_that_training_would_refuse_are_named(tmp_path):

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from swad.robustness.corruptions import corrupt
+from swad.robustness.corruptions import VERSION, corrupt
 from swad.testbed.data.transforms import Normalize, eval_transform, to_pil
 from swad.testbed.experiments.run_robustness import CorruptionConfig, measure_corruptions
 from swad.testbed.experiments.saved_run import open_run, stratified_subset
@@ -160,12 +160,14 @@ def test_tables_average_over_trials_and_compare(trained):
     # Errors that were measured with the first definitions of corruptions are not mixed with new ones.
     measure_corruptions(runs[1], ["best"], CONFIG)
     stored = runs[1].path / ROBUSTNESS
-    stored.write_text(stored.read_text().replace(', "version": 2', ""))
-    apart = read_corruption_errors([load_run(run.path) for run in runs])
-    assert [each.title for each in apart if each.side == "unseen"] == [
-        "digits, 30 images, seed 3, bytes rounded to the nearest, unseen",
-        "digits, 30 images, seed 3, unseen",
-    ]
+    current = stored.read_text()
+    for version, differs in (("", ", bytes rounded to the nearest, dark frost"), (', "version": 2', ", dark frost")):
+        stored.write_text(current.replace(', "version": 3', version))
+        apart = read_corruption_errors([load_run(run.path) for run in runs])
+        assert [each.title for each in apart if each.side == "unseen"] == [
+            f"digits, 30 images, seed 3{differs}, unseen",
+            "digits, 30 images, seed 3, unseen",
+        ]
 
 
 @pytest.mark.slow
@@ -181,8 +183,8 @@ def test_the_command_prints_tables_and_draws_curves(here, trained, tmp_path):
     }
     content = json.loads((tmp_path / "robustness.json").read_text())
     assert [(each["side"], each["settings"]) for each in content["results"]] == [
-        ("seen", {"images": 30, "seed": 0, "version": 2}),
-        ("unseen", {"images": 30, "seed": 0, "version": 2}),
+        ("seen", {"images": 30, "seed": 0, "version": VERSION}),
+        ("unseen", {"images": 30, "seed": 0, "version": VERSION}),
     ]
 
 

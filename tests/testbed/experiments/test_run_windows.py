@@ -15,8 +15,8 @@ from safetensors.torch import load_file
 
 from helpers.runs import short
 from swad.averaging.group import AverageGroup
-from swad.averaging.segment_log import SegmentLog, load_segments
-from swad.averaging.segment_windows import SegmentWindows
+from swad.testbed.averages.segment_log import SegmentLog, load_segments
+from swad.testbed.averages.segment_windows import SegmentWindows
 from swad.testbed.experiments import run_windows, segment_runs
 from swad.testbed.experiments.finished_runs import finished_runs
 from swad.testbed.experiments.run_windows import WindowsConfig, measure_windows, stored_windows

@@ -70,6 +70,15 @@ def test_cells_have_the_interval_over_trials():
     assert "mean over 2 targets, ± half of the 95 % interval over 3 trials" in table.notes[0]
 
 
+@pytest.mark.parametrize(
+    ("version", "corruption", "noted"), [(1, "frost", True), (2, "frost", True), (3, "frost", False), (2, "fog", False)]
+)
+def test_a_table_with_the_earlier_frost_says_so(version, corruption, noted):
+    errors = {"ERM": {("a", 0): {CLEAN: 0.1, (corruption, 1): 0.2}}}
+    table = corruption_table(CorruptionErrors("digits", "unseen", errors, settings={"version": version}))
+    assert any("Frost was measured with an earlier texture" in note for note in table.notes) == noted
+
+
 def test_differences_are_paired_over_trials_and_corrected():
     by_name = compare_errors(measured())
     p = {}

@@ -61,6 +61,19 @@ def test_runs_whose_accuracy_falls_by_more_than_half_are_named(
     assert [f"(80.0 to {100 * last:.1f} %)" in text for text in problems] == [True] * diverged
 
 
+def test_records_that_two_processes_wrote_are_named(tmp_path: Path) -> None:
+    """They count as finished, and their curves have two values at a step."""
+    write_run(tmp_path / "a")
+    records = tmp_path / "a" / "records.jsonl"
+    lines = records.read_bytes().splitlines(keepends=True)
+    assert find_problems(find_runs(tmp_path)) == []
+    records.write_bytes(b"".join(lines[:20] + lines[:3] + lines[20:]))
+    (problem,) = find_problems(find_runs(tmp_path))
+    assert problem.endswith(
+        "recorded 3 values twice, as two processes that train it at once do: remove it and train it again."
+    )
+
+
 def test_a_run_that_failed_is_named_with_its_error(tmp_path: Path) -> None:
     write_run(tmp_path / "a", target="photo", finished=False)
     write_failure(tmp_path / "a", "out of memory on cuda")

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from swad.testbed.results.failures import FAILURE, LINES, read_failure, remove_failure, write_failure
+from swad.testbed.results.failures import FAILURE, LINES, STARTS, read_failure, remove_failure, write_failure
 
 
 def test_attempts_count_until_success(tmp_path):
     for attempts in (1, 2, 3):
         assert write_failure(tmp_path / "run", "no\nmemory").attempts == attempts
     assert read_failure(tmp_path / "run").error == "no memory"
+    (tmp_path / "run" / STARTS).touch()
     remove_failure(tmp_path / "run")
     remove_failure(tmp_path / "run")
+    assert not (tmp_path / "run" / STARTS).exists()
     assert read_failure(tmp_path / "run") is None
     assert write_failure(tmp_path / "run", "again").attempts == 1
 

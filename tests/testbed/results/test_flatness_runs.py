@@ -17,7 +17,7 @@ from swad.testbed.results.flatness_runs import (
     read_flatness,
 )
 from swad.testbed.results.flatness_stats import FlatnessCurve, average_curves, mean_over_targets
-from swad.testbed.results.flatness_summary import by_dataset
+from swad.testbed.results.flatness_summary import by_dataset, ranking_notes
 from swad.testbed.results.measurement_rows import FLATNESS, RowFile
 from swad.testbed.results.records import Record, RecordWriter
 from swad.testbed.results.run_data import RunData
@@ -100,6 +100,9 @@ def test_methods_are_ranked_over_targets(measured_runs):
     assert order.kendall.p == pytest.approx(2 / 6)
     assert order.resampled == "units"
     assert rank_methods(found, "unseen", 11.0) is None
+    *_, note = ranking_notes(found)
+    assert note.startswith("Does a lower F at radius 10 on unseen domains go with a higher accuracy on the target?")
+    assert "(+1: the flattest is the most accurate, and so on): Spearman +1.00 (" in note
     assert rank_methods([read_flatness(run, ["swad", "swa"]) for run in measured_runs], "seen", 10.0) is None
 
 

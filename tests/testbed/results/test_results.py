@@ -29,9 +29,9 @@ def test_the_names_work_after_import_swad(tree: Path) -> None:
 
 def test_reading_results_needs_no_torch(tree: Path) -> None:
     code = (
-        f"import swad\nruns = swad.testbed.results.find_runs({str(tree)!r})\nswad.results.select(runs, 'iid', 'swad')"
+        f"import swad\nruns = swad.testbed.results.find_runs({str(tree)!r})\nswad.testbed.results.select(runs, 'iid', 'swad')"
     )
-    assert not modules_after(f"{code}\nswad.results.results_table(runs)") & {"torch", "matplotlib", "pandas"}
+    assert not modules_after(f"{code}\nswad.testbed.results.results_table(runs)") & {"torch", "matplotlib", "pandas"}
 
 
 def test_data_frames_without_pandas_name_the_package(runs: RunList, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -65,3 +65,15 @@ def test_a_directory_in_use_is_left_alone(tmp_path: Path) -> None:
     with lock_run_directory(tmp_path / "run"), pytest.raises(RecordError, match="is being written by process"):
         remove_weights([path])
     assert path.exists()
+
+
+def test_weights_behind_a_link_in_a_run_stay(tmp_path: Path) -> None:
+    """A run from somebody else may hold a link to the user's files."""
+    run, other = tmp_path / "run", tmp_path / "other"
+    other.mkdir()
+    run.mkdir()
+    (other / "precious.safetensors").touch()
+    (run / "weights").symlink_to(other)
+    with pytest.raises(OSError, match="weights is a symbolic link"):
+        remove_weights(run.glob("weights/*.safetensors"))
+    assert (other / "precious.safetensors").exists()

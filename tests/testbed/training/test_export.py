@@ -31,7 +31,7 @@ from swad.testbed.training.run_data import load_dataset
 
 def test_a_run_from_python_and_its_predictor(tmp_path):
     result = swad.train(short(tmp_path / "run"))
-    model, transform, class_names = swad.load_predictor(tmp_path / "run" / result.weights["swad"])
+    model, transform, class_names = swad.testbed.load_predictor(tmp_path / "run" / result.weights["swad"])
     assert class_names == tuple("0123456789")
     (target,) = hold_out(benchmarks.load("digits"), ["paper"]).target.train
     images = [to_pil(target.domain.image(key)) for key in target.keys]
@@ -84,7 +84,7 @@ def test_the_transform_resizes_photographs(tmp_path):
     }
     options |= {"dataset": "folder", "data_dir": own_dataset, "target": "east", "steps": 1, "evaluate_every": 1}
     result = swad.train(short(tmp_path / "run", **options, workers=0))
-    predictor = swad.load_predictor(tmp_path / "run" / result.weights["ema"])
+    predictor = swad.testbed.load_predictor(tmp_path / "run" / result.weights["ema"])
     image = predictor.transform(Image.new("L", (300, 200)))
     assert image.shape == (3, 160, 160)  # the size that timm states for this network
     assert predictor.model(image.unsqueeze(0)).shape == (1, len(predictor.class_names))

@@ -18,7 +18,7 @@ from helpers import HELPERS
 from helpers.forked import run
 from helpers.runs import RecordingCallback, crash_at, interrupt_at, require_same, short
 from helpers.special_files import at_most, replace_by
-from swad.averaging import segment_log
+from swad.testbed.averages import segment_log
 from swad.testbed.experiments.saved_run import open_run
 from swad.testbed.results import runs
 from swad.testbed.results.records import RecordError, RecordWriter
@@ -378,15 +378,158 @@ def test_settings_that_were_edited_during_training_are_not_sealed(tmp_path, fini
     assert runs.load_run(run_dir).hyperparameters["lr"] == 0.08
 
 
-def test_records_that_disappear_during_training_are_reported_in_one_line(tmp_path):
+def replace_by_copy(path: Path) -> None:
+    """As `sed -i` and tools that keep directories in step do, with a line that is gone."""
+    copy = path.with_name("copy")
+    copy.write_bytes(path.read_bytes().partition(b"\n")[2])
+    os.replace(copy, path)
+
+
+REPLACEMENTS = {
+    "copy": replace_by_copy,
+    "removed": lambda path: path.unlink(missing_ok=True),
+    "link": lambda path: (path.unlink(missing_ok=True), path.symlink_to("elsewhere")),
+}
+
+
+@pytest.mark.parametrize("how", REPLACEMENTS)
+@pytest.mark.parametrize("step", [1, 9, 10, 24, "report"])
+def test_records_that_are_replaced_during_training_are_all_there_at_its_end(tmp_path, finished_run, how, step):
+    run_dir = tmp_path / "run"
+    callback = RecordingCallback({step: lambda: REPLACEMENTS[how](run_dir / "records.jsonl")})
+    if step == "report":
+        callback.on_stage = lambda description: (
+            REPLACEMENTS[how](run_dir / "records.jsonl") if description == "saving ema" else None
+        )
+    result = train(short(run_dir), callback=callback)
+    require_same(finished_run, run_dir)
+    assert len(list(runs.load_run(run_dir).records)) == len(list(runs.load_run(finished_run).records))
+    assert any("records.jsonl was re" in note and "lines were written again" in note for note in result.notes)
+    assert not (run_dir / "elsewhere").exists()
+
+
+def test_a_run_whose_records_were_replaced_resumes_after_a_kill(tmp_path, finished_run):
+    """The step after the replacement saves a checkpoint, which fits the records that are at the path."""
+    run_dir = tmp_path / "run"
+    actions = {3: lambda: replace_by_copy(run_dir / "records.jsonl"), 6: lambda: 1 / 0}
+    with pytest.raises(ZeroDivisionError):
+        train(short(run_dir), callback=RecordingCallback(actions))
+    train(short(run_dir))
+    require_same(finished_run, run_dir)
+
+
+@pytest.mark.parametrize("replace", [False, True])
+@pytest.mark.parametrize("step", [1, 6, 24])
+def test_a_training_that_lost_its_lock_stops_and_can_be_resumed(tmp_path, finished_run, step, replace):
     run_dir = tmp_path / "run"
 
-    class Remover:
-        def on_stage(self, description: str) -> None:
-            (run_dir / "records.jsonl").unlink(missing_ok=True)
+    def remove() -> None:
+        (run_dir / "run.lock").unlink()
+        if replace:
+            (run_dir / "run.lock").write_text("1\n")
 
-    with pytest.raises(RunError, match=r"records.jsonl.*No such file"):
-        train(short(run_dir), callback=Remover())
+    with pytest.raises(RunError, match=r"run.lock was removed or replaced, .*: this one stops; run the same") as caught:
+        train(short(run_dir), callback=RecordingCallback({step: remove}))
+    assert "\n" not in str(caught.value)
+    assert not (run_dir / "done.json").exists()
+    train(short(run_dir))
+    require_same(finished_run, run_dir)
+
+
+def test_two_trainings_after_the_lock_was_removed_double_no_record(tmp_path, finished_run):
+    """The second trains the whole run while the first is in the middle of a step."""
+    run_dir = tmp_path / "run"
+
+    def start_second() -> None:
+        (run_dir / "run.lock").unlink()
+        assert run([HELPERS / "run_worker.py", run_dir]).returncode == 0
+
+    with pytest.raises(RunError, match=r"run.lock was removed or replaced"):
+        train(short(run_dir), callback=RecordingCallback({10: start_second}))
+    assert train(short(run_dir)).scores == train(short(finished_run)).scores
+    require_same(finished_run, run_dir)
+
+
+def test_a_checkpoint_that_is_written_while_the_lock_is_lost_is_not_kept(tmp_path, monkeypatch):
+    run_dir, real = tmp_path / "run", torch.save
+    saved = []
+
+    def save(*arguments):
+        real(*arguments)
+        saved.append((run_dir / "checkpoint" / "state.pt").exists())
+        if len(saved) == 2:
+            (run_dir / "run.lock").unlink()
+
+    monkeypatch.setattr(torch, "save", save)
+    with pytest.raises(RunError, match=r"run.lock was removed or replaced"):
+        train(short(run_dir))
+    assert saved == [False, True]
+    assert torch.load(run_dir / "checkpoint" / "state.pt", weights_only=True)["step"] == 4
+
+
+def test_a_removed_run_directory_ends_its_training(tmp_path):
+    run_dir = tmp_path / "run"
+    callback = RecordingCallback({6: lambda: shutil.rmtree(run_dir)})
+    with pytest.raises(RunError, match=r"run.lock was removed or replaced"):
+        train(short(run_dir), callback=callback)
+    assert not run_dir.exists()
+
+
+@pytest.mark.parametrize("name", ["run.lock", "records.jsonl", "checkpoint", "branch", "weights", "segments"])
+@pytest.mark.parametrize("dangling", [False, True])
+def test_no_link_in_a_run_directory_is_followed_for_writing(tmp_path, name, dangling):
+    """A run directory from somebody else may hold links to files of the user."""
+    run_dir, other = tmp_path / "run", tmp_path / "other"
+    run_dir.mkdir()
+    if not dangling:
+        if "." in name:
+            other.write_text("precious")
+        else:
+            other.mkdir()
+            (other / "segment-00000004.pt").write_text("precious")
+    (run_dir / name).symlink_to(other)
+    with pytest.raises(RunError, match=f"cannot write .*: {name} is a symbolic link.*; remove the link") as caught:
+        train(short(run_dir, keep_segments=True))
+    assert "\n" not in str(caught.value)
+    assert [path.name for path in run_dir.iterdir() if path.name != "run.lock"] in ([name], [])
+    if dangling:
+        assert not other.exists()
+    else:
+        assert (other if "." in name else other / "segment-00000004.pt").read_text() == "precious"
+
+
+def test_links_at_other_files_of_a_run_are_replaced(tmp_path, finished_run):
+    run_dir, precious = tmp_path / "run", tmp_path / "precious"
+    precious.write_text("precious")
+    for name in ("weights", "checkpoint"):
+        (run_dir / name).mkdir(parents=True)
+    for name in ("weights/swad.safetensors", "weights/swad.md", "failure.json"):
+        (run_dir / name).symlink_to(precious)
+    for name in ("checkpoint/state.pt", "done.json", "config.json"):
+        (run_dir / name).symlink_to(tmp_path / "new")
+    train(short(run_dir))
+    assert precious.read_text() == "precious"
+    assert not (tmp_path / "new").exists()
+    require_same(finished_run, run_dir)
+
+
+def test_a_link_above_the_run_directory_is_followed(tmp_path, finished_run):
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "runs").symlink_to("disk")
+    train(short(tmp_path / "runs" / "run"))
+    require_same(finished_run, tmp_path / "disk" / "run")
+
+
+def test_what_a_kill_during_a_write_left_is_removed_at_the_next_start(tmp_path, finished_run):
+    run_dir = tmp_path / "run"
+    killed = run([HELPERS / "run_worker.py", run_dir], env={**os.environ, "KILL_IN_SAVE": "1"})
+    assert killed.returncode == -signal.SIGKILL, killed
+    (run_dir / "weights" / ".tmpaB3dE9").write_bytes(b"half a model of an earlier version")
+    (run_dir / "weights" / "last.safetensors.123-0a1b2c3d.partial").write_bytes(b"half a file of an earlier version")
+    assert [path for path in run_dir.rglob("*") if ".tmp" in path.name and path.parent.name.endswith(".partial")]
+    train(short(run_dir))
+    assert not [path for path in run_dir.rglob("*") if ".tmp" in path.name or ".partial" in path.name]
+    require_same(finished_run, run_dir)
 
 
 def test_time_is_not_counted_twice_when_the_result_cannot_be_written(tmp_path, monkeypatch):

@@ -15,7 +15,7 @@ import torch
 from helpers.forked import CONTEXT
 from helpers.run_worker import train_short
 from helpers.runs import crash_at, interrupt_at, require_same, short, values, weights
-from swad.averaging.segment_log import load_segments
+from swad.testbed.averages.segment_log import load_segments
 from swad.testbed.data import benchmarks
 from swad.testbed.data.splits import hold_out
 from swad.testbed.results.records import read_records

@@ -26,8 +26,9 @@ from swad.robustness.corruptions._random import Noise
 from swad.util.names import did_you_mean
 
 SEVERITIES = (1, 2, 3, 4, 5)
-VERSION = 2
-"""Version of the definitions, stored with measured errors. Version 1 rounded results to the nearest byte."""
+VERSION = 3
+"""Version of the definitions, stored with measured errors. Version 1 rounded results to the nearest byte; up to version
+2, the texture of frost was too dark."""
 SMALL = 64
 """Images of up to this height take the severities of CIFAR-10-C."""
 

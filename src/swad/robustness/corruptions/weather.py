@@ -10,6 +10,11 @@ from swad.robustness.corruptions._random import Noise
 
 LUMINANCE = (0.299, 0.587, 0.114)
 
+FROST_MEAN, FROST_STD = 0.643, 0.129
+"""Mean brightness of the five photographs that ImageNet-C adds as frost, and the mean of their standard deviations."""
+TINY = 1e-12
+"""Least standard deviation to divide by: that of a single pixel is 0."""
+
 
 def snow(
     images: Tensor,
@@ -47,8 +52,8 @@ def snow(
 def frost(images: Tensor, noise: Noise, image_share: float, frost_share: float) -> Tensor:
     """Add a texture of ice crystals.
 
-    ImageNet-C adds one of five photographs. They cannot be shipped here, so the texture is computed, and errors under
-    frost cannot be compared with those on ImageNet-C.
+    ImageNet-C adds one of five photographs. They cannot be shipped here, so the texture is computed, as bright and as
+    rich in contrast as they are on average. Errors under frost cannot be compared with those on ImageNet-C.
     """
     return image_share * images + frost_share * frost_texture(noise, *images.shape[2:]).to(images)
 
@@ -61,11 +66,12 @@ def frost_texture(noise: Noise, height: int, width: int) -> Tensor:
     for octave in range(4):
         sigma = size / (16 * 2**octave)
         smooth = gaussian_blur(noise.normal(f"frost/{octave}", 1, height, width), max(sigma, 0.5), border="reflect")
-        smooth = smooth / smooth.std(dim=(2, 3), keepdim=True)
+        smooth = smooth / smooth.std((2, 3), correction=0, keepdim=True).clamp_min(TINY)
         total += weight * torch.exp(-4 * smooth.abs())  # a ridge where the noise changes its sign
         weight *= 0.7
-    low = total.amin((2, 3), keepdim=True)
-    return (total - low) / (total.amax((2, 3), keepdim=True) - low)
+    std, mean = torch.std_mean(total, (2, 3), correction=0, keepdim=True)
+    texture = FROST_MEAN + FROST_STD * (total - mean) / std.clamp_min(TINY)
+    return texture.clamp(0, 1)  # a photograph is nowhere brighter than white
 
 
 def fog(images: Tensor, noise: Noise, strength: float, decay: float) -> Tensor:

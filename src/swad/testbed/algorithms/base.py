@@ -32,7 +32,7 @@ from swad.averaging.batchnorm import update_bn
 from swad.tensors.shards import is_sharded
 from swad.testbed.algorithms import AlgorithmError
 from swad.testbed.algorithms import hyperparameters as hp
-from swad.testbed.algorithms._helpers import apply_mask, dropout_mask, parameters_of
+from swad.testbed.algorithms._helpers import apply_mask, dropout_mask, is_dense, match_layouts, parameters_of
 from swad.testbed.algorithms.recipe import Recipe
 from swad.testbed.data.loaders import Batch
 from swad.testbed.models import networks
@@ -255,6 +255,13 @@ class Algorithm(nn.Module):
                 "them in make_optimizers, or freeze them in __init__ with requires_grad_(False); a copy of a network "
                 "is frozen with networks.frozen_copy"
             )
+        if views := [key for key, param in self.named_parameters() if id(param) in trained and not is_dense(param)]:
+            raise AlgorithmError(
+                f"a trainable parameter must be dense in memory, but {listed(views)} of {name} is a view of a larger "
+                "tensor: make the parameter of a copy, with .contiguous()"
+            )
+        for optimizer in optimizers.values():
+            optimizer.register_step_pre_hook(match_layouts)
         return optimizers
 
     @property

@@ -21,7 +21,8 @@ The part before the first mask is computed once. Everything here was compared wi
 - Logits have an optimizer of their own, as in the authors' code, where both learning rates are 1e-4 and both weight
   decays 1e-5. Here `lr` is the protocol's, `mask_lr` the authors', and the weight decay is shared.
 - `--recipe own` has the settings of the authors' code, in which the learning rate of masks follows no schedule. On
-  DomainNet both rates fall as (1 + 1e-4 step)^-.75 there, and are constant here.
+  DomainNet both rates fall as (1 + 1e-4 step)^-.75 there, and are constant here; and there images are crops of 224 of
+  256 pixels without color jitter, here crops of at least that share of the area, 77 %.
 - With `--no-freeze-bn`, as in that recipe, batch norms learn the statistics of drawn masks. For averaged weights they
   are estimated as predictions are made, with all p_d.
 - The authors' code has a sparsity term with weight 0, and an option to predict with the mean of all masks in one pass.
@@ -156,7 +157,14 @@ class DMG(BranchedERM):
         augmentation={"crop": 0.8, "jitter": 0.4, "grayscale": 0},
         batches="pooled",
         hyperparameters={"lr": 1e-4, "weight_decay": 1e-5, "batch_size": 64},
-        by_dataset={"DomainNet": Recipe(lr_schedule="constant", epochs=50, hyperparameters={"weight_decay": 0.0})},
+        by_dataset={
+            "DomainNet": Recipe(
+                lr_schedule="constant",
+                epochs=50,
+                augmentation={"crop": 0.77, "jitter": 0},
+                hyperparameters={"weight_decay": 0.0},
+            )
+        },
     )
     constant_lr = ("masks",)
     predictor: MaskedPredictor

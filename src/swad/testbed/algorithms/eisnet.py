@@ -141,8 +141,9 @@ class EISNet(Algorithm):
         queries = _embed(self.embedding, features)
         with torch.no_grad():
             keys = self.gather(_embed(self.key_embedding, self._features(self.key_network, whole)))
-            queue = torch.cat([keys, self.queue])[: hparams.queue_size]
-            queue_labels = torch.cat([labels, self.queue_labels])[: hparams.queue_size]
+            # The newest come first, also within a batch, so that rows leave the queue in the order they entered it.
+            queue = torch.cat([keys.flip(0), self.queue])[: hparams.queue_size]
+            queue_labels = torch.cat([labels.flip(0), self.queue_labels])[: hparams.queue_size]
         self.pending_buffers |= {"queue": queue, "queue_labels": queue_labels}
         pairs = (labels[:, None] == labels) & (noise["rank"][:, None] < noise["rank"])
         negatives = (labels[:, None] != queue_labels) & (queue_labels >= 0)

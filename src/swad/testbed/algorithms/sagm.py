@@ -17,7 +17,7 @@ lowering it also raises the scalar product of the gradient and of SAM's, so that
   Adam's epsilon: a weight decay of 1e-4 there is one of 2e-4 here. To SGD it is half the learning rate.
 - Its published search range of α, .01 to .1, does not contain the values of its own commands, .001 and .0005. Those are
   the default and the range of `matching` here. Its rho is always .05, whatever the option says.
-- Images, noise, processes, clipping and buffers are treated as in SAM. Clipping applies to the sum. With
+- Images, noise, dropout, processes, clipping and buffers are treated as in SAM. Clipping applies to the sum. With
   `--no-freeze-bn` batch norms update their running statistics in both passes, as in SAM; the published code sets their
   momentum to 0 in the second. Frozen statistics, the protocol here, do not change.
 

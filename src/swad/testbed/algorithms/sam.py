@@ -8,8 +8,8 @@ Foret, Kleiner, Mobahi and Neyshabur, "Sharpness-Aware Minimization for Efficien
 - |g| is the norm of all gradients as one vector, with nothing added to it. Where it is 0 there is no direction, and
   w' = w.
 - The weights are copied back before the step rather than subtracted back, so they are the same to the last bit.
-- Both gradients use the same images and the same noise. Clipping applies to the second gradient, with which the
-  optimizer steps; the first only gives a direction.
+- Both gradients use the same images and the same noise, but each pass has dropout masks of its own, as in public code.
+  Clipping applies to the second gradient, with which the optimizer steps; the first only gives a direction.
 - Several processes average the first gradient too. All of them move to the same point, that of one process. (Foret et
   al. let every device use its own share of the batch, which makes results depend on the number of devices.)
 - Buffers of the algorithm take the values that the first pass, at w, computed. Batch norms that are trained
@@ -38,6 +38,13 @@ from swad.testbed.algorithms.base import Algorithm, Batch, Noise, StepContext
 from swad.testbed.algorithms.erm import ERM
 from swad.testbed.algorithms.hyperparameters import Choice, Hyperparameters, hyper
 
+AFTER = "_after"
+"""Ends the name of the noise of the second pass, where it differs from that of the first."""
+
+
+def _for_both_passes(dropout_masks: tuple[str, ...]) -> tuple[str, ...]:
+    return (*dropout_masks, *(name + AFTER for name in dropout_masks))
+
 
 @dataclass(frozen=True)
 class SAMHyperparameters(Hyperparameters):
@@ -50,6 +57,7 @@ class SAMUpdate(Algorithm):
     """The sharpness-aware step, for any loss."""
 
     hyperparameters: SAMHyperparameters
+    dropout_masks = _for_both_passes(Algorithm.dropout_masks)
     adds_first_gradient: ClassVar[bool] = False
     """Whether the optimizer steps with the sum of both gradients, and not with the second alone."""
 
@@ -62,7 +70,8 @@ class SAMUpdate(Algorithm):
         first = {weight: weight.grad for weight in weights if weight.grad is not None}
         with restored(weights):
             self._ascend(first)
-            self.backward(self.loss, batch, noise, ctx)
+            noise_after = {name: noise.get(name + AFTER, rows) for name, rows in noise.items()}
+            self.backward(self.loss, batch, noise_after, ctx)
         if self.adds_first_gradient:
             for weight, grad in first.items():
                 weight.grad = grad if weight.grad is None else weight.grad.add_(grad)
@@ -133,6 +142,7 @@ def combine(algorithm: type[Algorithm], sharpness_aware: type[Algorithm]) -> typ
         "__module__": algorithm.__module__,
         "paper": f"{algorithm.paper} With {sharpness_aware.paper}".lstrip(),
         "needs": tuple(dict.fromkeys((*algorithm.needs, *sharpness_aware.needs))),
+        "dropout_masks": _for_both_passes(algorithm.dropout_masks),
         "Hyperparameters": dataclasses.make_dataclass(
             f"{algorithm.__name__}{name}Hyperparameters", added, bases=(algorithm.Hyperparameters,), frozen=True
         ),

@@ -1,7 +1,7 @@
 """All decoded images of a dataset in one file, which is built once and then memory-mapped by every run.
 
     <dataset>-<hash>/images.u8     bytes: images × height × width × channels, one domain after another
-    <dataset>-<hash>/index.json    format, shape, source files, original sizes, checksums
+    <dataset>-<hash>/index.json    format, shape, source files, original sizes, checksums of the images and of itself
     <dataset>-<hash>.lock          exclusive for the process that builds the cache, shared for readers
 
 The cache is built in a temporary directory and moved into place when it is complete. It is used only if its format is
@@ -34,6 +34,7 @@ from swad.testbed.data.cache_build import (
     build_cache,
     fingerprint,
     images_per_block,
+    index_checksum,
     partial_directories,
 )
 from swad.testbed.data.domains import ArrayDomain, ByteArray, Dataset, FileDomain, IntArray
@@ -205,7 +206,10 @@ FileStates = tuple[tuple[int, ...], ...]
 
 @lru_cache(MAX_OPENED)
 def _read_index(path: Path, files: FileStates) -> Any:
-    return read_json(path / INDEX)
+    index = read_json(path / INDEX)
+    if index["format"] == FORMAT and index["checksum"] != index_checksum(index):
+        raise ValueError(f"wrong checksum of {INDEX}")
+    return index
 
 
 @lru_cache(MAX_OPENED)

@@ -13,7 +13,7 @@ import shutil
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
@@ -25,12 +25,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from swad.testbed.data.domains import ArrayDomain, ByteArray, Dataset, FileDomain
-from swad.util.images import DataError, read_image
+from swad.util.images import DataError, open_image, read_image
 from swad.util.progress import Progress
 
-FORMAT = 3
+FORMAT = 4
 """Version of the file format. 2: 16-bit gray images are scaled to 8 bits; blocks of large images are smaller.
-3: 16-bit TIFF files in which 0 is white are inverted."""
+3: 16-bit TIFF files in which 0 is white are inverted. 4: the index has a checksum of its own."""
 IMAGES, INDEX = "images.u8", "index.json"
 DEFAULT_SIZE = 256
 """Images that share one size of at most this are stored as they are; all others are resized to this square."""
@@ -75,6 +75,7 @@ def build_cache(path: Path, dataset: Dataset, size: int | None, workers: int, pr
             "sizes": sizes,
             "sha256": checksums,
         }
+        index["checksum"] = index_checksum(index)
         (partial / INDEX).write_text(json.dumps(index), encoding="utf-8")
         for file in (data, partial / INDEX):
             _flush_to_disk(file)
@@ -88,6 +89,12 @@ def build_cache(path: Path, dataset: Dataset, size: int | None, workers: int, pr
         ) from None
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+
+
+def index_checksum(index: Mapping[str, Any]) -> str:
+    """Return the SHA-256 of an index without its checksum."""
+    content = {name: value for name, value in index.items() if name != "checksum"}
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
 
 def fingerprint(dataset: Dataset) -> list[dict[str, Any]]:
@@ -179,15 +186,13 @@ def _common_size(pool: Executor, chunks: list[list[Source]], progress: Progress 
 
 
 def _header_sizes(sources: Sequence[Source]) -> set[tuple[int, int]]:
-    from PIL import Image
-
     sizes: set[tuple[int, int]] = set()
     for source in sources:
         if not isinstance(source, str):
             sizes.add((source.shape[0], source.shape[1]))
             continue
         try:
-            with Image.open(source) as image:
+            with open_image(Path(source)) as image:
                 sizes.add((image.height, image.width))
         except Exception:  # Pillow raises many types; read_image turns them into an error that names the file
             sizes.add(read_image(Path(source)).size[::-1])

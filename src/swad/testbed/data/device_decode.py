@@ -21,6 +21,7 @@ from swad.testbed.data.domains import Domain, FileDomain
 from swad.testbed.data.loaders import seeded
 from swad.testbed.data.shards import ShardDomain
 from swad.testbed.data.transforms import to_pil
+from swad.util.images import open_image
 
 
 class DeviceDecoder:
@@ -41,7 +42,8 @@ class DeviceDecoder:
     def read(self, domain: Domain, key: int, seed: tuple[int, ...]) -> tuple[Tensor, Tensor]:
         """Return the encoded bytes of an image, and its crop: top, left, height, width, and 1 for a flip."""
         content = jpeg(domain, key)
-        with Image.open(io.BytesIO(content)) as image, seeded(seed):  # reads the size without decoding
+        # Reads the size without decoding.
+        with Image.open(io.BytesIO(content), formats=["JPEG"]) as image, seeded(seed):
             crop: dict[str, Any] = {"top": 0, "left": 0, "height": image.height, "width": image.width}
             if self._crop is not None:
                 crop = self._crop.make_params([image])
@@ -83,7 +85,8 @@ def jpeg(domain: Domain, key: int) -> bytes:
     """
     if isinstance(domain, FileDomain | ShardDomain):
         content = domain.content(key)
-        with suppress(Exception), Image.open(io.BytesIO(content)) as image:  # domain.image names a damaged one
+        # domain.image names an image that is damaged or too large.
+        with suppress(Exception), open_image(domain.path(key), io.BytesIO(content)) as image:
             if image.format == "JPEG" and image.mode in ("RGB", "L") and _is_upright(image):
                 return content
     out = io.BytesIO()

@@ -1,8 +1,9 @@
 """Downloading a dataset: fetch the files, verify them, unpack them, and move the result into place in one step.
 
 The work is done in ``<root>/.fetch-<folder>``, so an interrupted download leaves no incomplete dataset, and running it
-again resumes it. `gdown` transfers the files, also from Google Drive. Published checksums are verified. Other
-checksums are recorded in ``<root>/<folder>.fetched.json`` and compared with those of later downloads.
+again resumes it. `gdown` transfers the files, also from Google Drive. Published checksums (of MNIST's
+files and one list of DomainNet) are verified. Others are recorded in ``<root>/<folder>.fetched.json`` and compared with
+those of later downloads.
 """
 
 from __future__ import annotations

@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from swad.averaging.segment_log import last_update, load_segments, read_segment
-from swad.averaging.segment_windows import SegmentWindows
+from swad.testbed.averages.segment_log import last_update, load_segments, read_segment
+from swad.testbed.averages.segment_windows import SegmentWindows
 from swad.testbed.experiments.finished_runs import finished_runs, skip_notes
 from swad.testbed.experiments.report import Report
 from swad.testbed.experiments.saved_run import SavedRun, find_device, open_run

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from swad.averaging import registry
 from swad.testbed.algorithms.registry import canonical_name
+from swad.testbed.averages import registry
 from swad.testbed.experiments.sweep.plan import dataset_label, single_targets
 from swad.testbed.experiments.sweep.spec import SweepSpec, canonical_algorithms, selected_name
 from swad.testbed.results.selection_file import SelectionFile, read_selection

@@ -12,11 +12,11 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from swad.averaging import registry
-from swad.averaging.segment_log import load_segments, read_segment, replay
 from swad.averaging.spans import Phase, Status
 from swad.averaging.swad import SWAD, NeverConvergedWarning
 from swad.averaging.valley import LossValley
+from swad.testbed.averages import registry
+from swad.testbed.averages.segment_log import load_segments, read_segment, replay
 from swad.testbed.data.splits import DomainSplit
 from swad.testbed.experiments.finished_runs import finished_runs, skip_notes
 from swad.testbed.experiments.saved_run import SavedRun, open_run

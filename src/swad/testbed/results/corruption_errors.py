@@ -35,6 +35,9 @@ GROUPS = {
 }
 """The corruptions by kind, as ImageNet-C groups them."""
 
+EARLIER = {1: ", bytes rounded to the nearest, dark frost", 2: ", dark frost"}
+"""How earlier versions of the corruptions differ from the present one, as a part of names."""
+
 CLEAN = ("none", 0)
 
 Case = tuple[str, int]
@@ -79,6 +82,11 @@ class CorruptionErrors:
         shared = set.intersection(*measured) - {CLEAN} if measured else set()
         order = [name for names in GROUPS.values() for name in names]
         return sorted(shared, key=lambda case: (order.index(case[0]), case[1]))
+
+    @property
+    def has_dark_frost(self) -> bool:
+        """Whether frost is part of the errors and was measured with its earlier texture."""
+        return self.settings.get("version") in EARLIER and any(name == "frost" for name, _ in self.cases())
 
     @property
     def has_clean(self) -> bool:
@@ -154,7 +162,7 @@ def read_corruption_errors(runs: Iterable[RunData]) -> list[CorruptionErrors]:
     for (dataset, (images, seed, version), side), methods in sorted(collected.items(), key=lambda item: str(item[0])):
         name = dataset
         if n_settings[dataset, side] > 1:
-            name += f", {images or 'all'} images, seed {seed}{', bytes rounded to the nearest' * (version == 1)}"
+            name += f", {images or 'all'} images, seed {seed}{EARLIER.get(version, '')}"
         settings = {"images": images, "seed": seed, "version": version}
         by_dataset.append(CorruptionErrors(name, side, methods, settings=settings))
     return by_dataset

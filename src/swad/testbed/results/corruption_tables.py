@@ -45,6 +45,8 @@ def corruption_table(results: CorruptionErrors) -> Table:
             "Corruptions are computed here by the definitions of ImageNet-C, frost with a computed texture: do not "
             "compare with errors on its stored images."
         )
+    if results.has_dark_frost:
+        notes.append("Frost was measured with an earlier texture, which was darker than the frost of ImageNet-C.")
     if results.partial:
         notes.append("Partial: do not compare it with published numbers.")
     columns = tuple(results.quantities(results.methods[0]))

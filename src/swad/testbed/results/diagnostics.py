@@ -31,6 +31,12 @@ def find_problems(runs: Sequence[RunData]) -> list[str]:
                 if failure is None
                 else f"{name} failed after {reached}: {failure.error.rstrip('.')}."
             )
+        doubled = sum(len(steps) - len(set(steps)) for steps, _ in run.table.series.values())
+        if doubled:
+            problems.append(
+                f"{name} recorded {doubled:,} values twice, as two processes that train it at once do: "
+                "remove it and train it again."
+            )
         for average, averaged in valleys(run).items():
             if run.finished and averaged.threshold is None:
                 not_converged[average].append(name)

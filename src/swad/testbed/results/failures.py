@@ -25,6 +25,9 @@ from swad.util.files import read_json, write_json
 
 FAILURE = "failure.json"
 
+STARTS = "starts.json"
+"""File of a launcher whose runs are started again: how often this one was since its records last grew."""
+
 LINES = 20
 """Lines of the traceback that are kept: the last ones."""
 
@@ -90,5 +93,6 @@ def read_failure(directory: str | os.PathLike[str]) -> Failure | None:
 
 
 def remove_failure(directory: str | os.PathLike[str]) -> None:
-    """Forget why a run failed; without a failure this does nothing."""
-    (Path(directory) / FAILURE).unlink(missing_ok=True)
+    """Forget why a run failed and how often it was started; without a failure this does nothing."""
+    for name in (FAILURE, STARTS):
+        (Path(directory) / name).unlink(missing_ok=True)

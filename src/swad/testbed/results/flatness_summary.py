@@ -133,8 +133,9 @@ def rankings_at_largest_radius(runs: Sequence[RunFlatness]) -> list[tuple[str, f
 def ranking_notes(runs: Sequence[RunFlatness]) -> list[str]:
     """Say for each side whether flat methods are accurate, too."""
     return [
-        f"Flat and accurate? F at radius {radius:g} on {side} domains against accuracy on the target, over "
-        f"{len(ranking.rows)} methods: Spearman {ranking.spearman.value:+.2f} (95 % {ranking.spearman.low:+.2f} to "
+        f"Does a lower F at radius {radius:g} on {side} domains go with a higher accuracy on the target? Rank "
+        f"correlations of {len(ranking.rows)} methods (+1: the flattest is the most accurate, and so on): "
+        f"Spearman {ranking.spearman.value:+.2f} (95 % {ranking.spearman.low:+.2f} to "
         f"{ranking.spearman.high:+.2f}, {ranking.interval_over}, p = {ranking.spearman.p:.2g}), Kendall "
         f"{ranking.kendall.value:+.2f} (p = {ranking.kendall.p:.2g})."
         for side, radius, ranking in rankings_at_largest_radius(runs)

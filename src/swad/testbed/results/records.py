@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from swad.util.files import FileLock, FileLockedError
+from swad.util.files import FileLock, FileLockedError, FileLockLostError
 from swad.util.jsonl import JsonlWriter, read_lines
 
 if TYPE_CHECKING:
@@ -149,10 +149,24 @@ def _number(value: object) -> float:
 # ------------------------------------------------------------ writing
 
 
+class _RunLock(FileLock):
+    """The lock of a run directory."""
+
+    def require_held(self) -> None:
+        """Raise `RecordError` if another process can lock the directory too."""
+        try:
+            super().require_held()
+        except FileLockLostError:
+            raise RecordError(
+                f"{self.path} was removed or replaced, so that another process can write this run too: this one stops; "
+                "run the same command again to resume, and leave the file in its place"
+            ) from None
+
+
 def lock_run_directory(directory: str | os.PathLike[str]) -> FileLock:
     """Lock a run directory, so that one process at a time writes its records and measurements."""
     try:
-        return FileLock(Path(directory) / LOCK)
+        return _RunLock(Path(directory) / LOCK)
     except FileLockedError as error:
         raise DirectoryLockedError(
             f"{directory} is being written by process {error.owner}: "

@@ -224,7 +224,7 @@ def write_selection(path: str | os.PathLike[str], selection: SelectionFile) -> N
     # One line per run: short, and a comparison of two files shows the runs that differ.
     lines = [f"  {json.dumps(name)}: {json.dumps(value)}," for name, value in header.items()]
     entries = ",\n".join(f"    {json.dumps(run, allow_nan=False, default=str)}" for run in runs)
-    write_text(path, "\n".join(["{", *lines, '  "runs": [', entries, "  ]", "}"]) + "\n")
+    write_text(path, "\n".join(["{", *lines, '  "runs": [', entries, "  ]", "}"]) + "\n", follow_link=True)
 
 
 # ------------------------------------------------------------ reading

@@ -11,6 +11,7 @@ from pathlib import Path
 from swad.testbed.results.method_results import DatasetResults
 from swad.testbed.results.records import lock_run_directory
 from swad.testbed.results.run_data import RunData
+from swad.util.files import require_no_link
 
 Group = tuple[str, str, int]
 """Algorithm, target and trial: the runs among which one is selected."""
@@ -51,5 +52,6 @@ def _groups(run: RunData) -> set[Group]:
 def remove_weights(files: Iterable[Path]) -> None:
     """Remove weights files, each while no other process writes to its run directory."""
     for path in files:
+        require_no_link(path.parent)  # in a run from somebody else, it may lead to other files
         with lock_run_directory(path.parent.parent):
             path.unlink(missing_ok=True)

@@ -11,13 +11,12 @@ import torch
 from torch import nn
 from torch.optim.lr_scheduler import LambdaLR
 
-from swad.averaging import registry
-from swad.averaging.base import Average
+from swad.averaging.average import Average
 from swad.averaging.group import AverageGroup
-from swad.averaging.lr_schedules import Decay, cyclic_lr
-from swad.averaging.segment_log import SegmentLog
 from swad.testbed.algorithms.base import Algorithm
 from swad.testbed.algorithms.registry import get_algorithm
+from swad.testbed.averages import registry
+from swad.testbed.averages.segment_log import SegmentLog
 from swad.testbed.data.augmentation import Augmentation
 from swad.testbed.data.cache import ImageCache
 from swad.testbed.data.cached_loader import CachedTrainLoader
@@ -30,7 +29,7 @@ from swad.testbed.training.checks import source_problems
 from swad.testbed.training.config import RunConfig
 from swad.testbed.training.defaults import averaging_plan
 from swad.testbed.training.distributed import Dist
-from swad.testbed.training.lr_schedule import lr_factor
+from swad.testbed.training.lr_schedule import Decay, cyclic_lr, lr_factor
 from swad.testbed.training.numerics import WEIGHTS, derive_seed
 from swad.testbed.training.run_dir import SEGMENTS, RunError
 from swad.util.cpu import available_cores
@@ -136,7 +135,7 @@ def build_averages(config: RunConfig, model: nn.Module) -> dict[str, Average]:
 
 
 def build_group(config: RunConfig, model: nn.Module, averages: dict[str, Average], dist: Dist) -> AverageGroup | None:
-    """Let all averages, and the segment log if segments are kept, share one addition per step."""
+    """Let all averages, and the segment log if segments are kept, share the sum of the current segment."""
     listeners = {}
     if config.files.keep_segments:
         if dist.world_size > 1:

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import torch
 
-from swad.averaging import registry
 from swad.testbed.algorithms.base import Algorithm
 from swad.testbed.algorithms.hyperparameters import fill
 from swad.testbed.algorithms.registry import AlgorithmError, get_algorithm, list_algorithms
+from swad.testbed.averages import registry
 from swad.testbed.data import benchmarks
 from swad.testbed.data.benchmark import Benchmark
 from swad.testbed.models.catalog import LARGEST, SMALL, SMALLEST

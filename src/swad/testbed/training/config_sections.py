@@ -277,7 +277,7 @@ class EvaluationConfig:
         averages = self.averages
         if isinstance(averages, str):  # as on the command line
             # Imported here so that `swad train --help` answers at once.
-            from swad.averaging import registry
+            from swad.testbed.averages import registry
 
             averages = registry.split(averages)
         object.__setattr__(self, "averages", tuple(averages))

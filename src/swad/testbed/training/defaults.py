@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from functools import cache, lru_cache
 from typing import Any, Literal
 
-from swad.averaging import registry
 from swad.testbed.algorithms.hyperparameters import Constant, Hyperparameters
 from swad.testbed.algorithms.registry import get_algorithm
+from swad.testbed.averages import registry
 from swad.testbed.data import benchmarks
 from swad.testbed.data.domains import Dataset
 from swad.testbed.data.splits import hold_out, n_train

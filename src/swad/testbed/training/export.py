@@ -88,7 +88,7 @@ class Predictor(NamedTuple):
 def load_predictor(path: Path | str) -> Predictor:
     """Load a model that a run saved.
 
-        model, transform, class_names = swad.load_predictor("runs/photo-0/weights/swad.safetensors")
+        model, transform, class_names = swad.testbed.load_predictor("runs/photo-0/weights/swad.safetensors")
         logits = model(transform(PIL.Image.open("dog.jpg")).unsqueeze(0))
         class_names[logits.argmax()]
 
@@ -254,7 +254,7 @@ def _wraps_network(card: Mapping[str, Any]) -> bool:
 def _loading_code(file_name: str, card: Mapping[str, Any]) -> list[str]:
     if _wraps_network(card) or not catalog.in_timm(card["network"]):
         own = [f"# SWAD_NETWORKS must name the folder of {card['network']}.py"] * catalog.is_own(card["network"])
-        return ["import swad", *own, f'model, transform, class_names = swad.load_predictor("{file_name}")']
+        return ["import swad", *own, f'model, transform, class_names = swad.testbed.load_predictor("{file_name}")']
     channels = card["input"]["channels"]
     options = "" if channels == 3 else f", in_chans={channels}"
     if catalog.takes_image_size(card["network"], card["input"]["size"]):

@@ -19,9 +19,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from swad.averaging.segment_log import load_segments
 from swad.averaging.spans import Status
 from swad.testbed.algorithms.registry import get_algorithm
+from swad.testbed.averages.segment_log import load_segments
 from swad.testbed.data.cache import open_cache
 from swad.testbed.data.splits import hold_out
 from swad.testbed.models import networks

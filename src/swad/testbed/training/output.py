@@ -22,6 +22,8 @@ class RunOutput:
     def __init__(self, config: RunConfig, run_dir: RunDir | None, callback: RunCallback) -> None:
         self._config, self._run_dir, self._callback = config, run_dir, callback
         self.messages: list[str] = []
+        if run_dir is not None:
+            run_dir.warn_with(lambda text: self.log(f"warning: {text}"))
 
     def log(self, text: str) -> None:
         """Log a message about how this run is computed, once, and keep it for the result."""

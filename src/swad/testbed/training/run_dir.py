@@ -19,7 +19,7 @@ import hashlib
 import json
 import shutil
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -44,6 +44,7 @@ from swad.util.files import (
     disk_advice,
     read_json,
     remove_partial_files,
+    require_no_link,
     require_regular,
     sha256,
     write_json,
@@ -54,6 +55,7 @@ CHECKPOINT = "checkpoint"
 BRANCH = "branch"
 WEIGHTS = "weights"
 SEGMENTS = "segments"
+_FOLDERS = (CHECKPOINT, BRANCH, WEIGHTS, SEGMENTS)
 
 
 class RunError(RuntimeError):
@@ -274,6 +276,8 @@ class RunDir:
         if self.path.is_dir():
             _require_same_settings(config)
         with disk_errors(self.path):
+            for name in _FOLDERS:  # a directory from somebody else may lead to any other place
+                require_no_link(self.path / name)
             self._records = RecordWriter(self.path)
         try:
             # Check again, now under the lock: another process may have started or finished a run here meanwhile.
@@ -288,8 +292,10 @@ class RunDir:
     def _open_unfinished(self, config: RunConfig) -> None:
         """Go back to the last checkpoint, or to the beginning if there is none."""
         _require_same_settings(config)
-        for name in ("", CHECKPOINT, BRANCH, WEIGHTS, SEGMENTS):
+        for name in ("", *_FOLDERS):
             remove_partial_files(self.path / name)
+        for leftover in (self.path / WEIGHTS).glob(".tmp??????"):  # of safetensors, beside a file of an earlier version
+            leftover.unlink(missing_ok=True)
         state = self.resumed = read_start(config)
         branches = state is not None and "is_branch" in state
         if state is not None and not branches:
@@ -307,6 +313,10 @@ class RunDir:
             raise RunError(
                 f"{path} changed since the checkpoint was saved: restore the file, or remove {self.path} to start again"
             )
+
+    def warn_with(self, warn: Callable[[str], None]) -> None:
+        """Call `warn` with the warnings of later writes."""
+        self._records.warn = warn
 
     def append(self, *records: Record) -> None:
         """Write the records together: all of them or, with an error, none."""
@@ -335,7 +345,7 @@ class RunDir:
         """Save the state to resume from: tensors and plain values only, so that loading it runs no code."""
         offset = self.records_offset()
         with disk_errors(self._records.path):
-            records_sha256 = sha256(self._records.path, offset)
+            records_sha256 = self._records.sha256(offset)
         content = {
             **state,
             "config": json.dumps(self._settings, default=str),
@@ -345,13 +355,14 @@ class RunDir:
         path = self.path / name / "state.pt"
         with disk_errors(path), atomic_write(path) as partial, partial.open("wb") as file:
             torch.save(content, file)
+            self._records.offset()  # raises an error if another process may have started from the checkpoint before
 
     def finish(self, result: dict[str, Any]) -> None:
         """Write the result, which marks the run as finished, and remove the checkpoint."""
-        self.records_offset()
+        offset = self.records_offset()
         self._write_json(CONFIG, self._settings)  # the checksum must be that of the settings of this training
         with disk_errors(self._records.path):
-            checksums = {name: sha256(self.path / name) for name in (CONFIG, RECORDS)}
+            checksums = {CONFIG: sha256(self.path / CONFIG), RECORDS: self._records.sha256(offset)}
         self._write_json(DONE, {**result, "checksums": {**checksums, DONE: result_checksum(result)}})
         with suppress(OSError):  # the result above decides
             remove_failure(self.path)

@@ -6,6 +6,7 @@ import importlib.util
 import os
 import signal
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -19,10 +20,12 @@ from helpers.launched_runs import (
     wait_for_all,
     wait_until,
 )
+from helpers.python_process import start_python
 from helpers.runs import short
 from swad.testbed.experiments.launchers import ray as ray_module
 from swad.testbed.experiments.launchers.base import LauncherError, Task
 from swad.testbed.experiments.launchers.ray import RayLauncher, import_ray
+from swad.testbed.training.loop import train
 
 pytestmark = [
     pytest.mark.slow,
@@ -94,15 +97,58 @@ def test_a_machine_that_does_not_share_the_directory(cluster, tmp_path):
 
 
 def test_starts_count_until_records_grow(tmp_path, monkeypatch):
-    assert [ray_module._count_start(tmp_path) for _ in range(3)] == [1, 2, 3]
+    assert [ray_module._count_start(tmp_path, "a") for _ in range(3)] == [1, 2, 3]
     (tmp_path / "records.jsonl").write_text("a line")
-    assert [ray_module._count_start(tmp_path) for _ in range(2)] == [1, 2]
+    assert [ray_module._count_start(tmp_path, "a") for _ in range(2)] == [1, 2]
+    assert ray_module._count_start(tmp_path, "b") == 1, "an earlier command that was killed must not count"
+    assert ray_module._count_start(tmp_path, tmp_path.name) == 1
+    assert ray_module._count_start(tmp_path, tmp_path.name) == 2
     monkeypatch.setattr(ray_module, "MAX_STARTS", 2)
     options = ray_module._WorkerOptions(tmp_path, tmp_path, 1, None, 0)
     monkeypatch.chdir(tmp_path)
     outcome = ray_module._work(Task("a", short(tmp_path)), options)
     assert (outcome.status, "2 times in a row without a new record" in outcome.message) == ("failed", True)
     assert not (tmp_path / "starts.json").exists()
+
+
+LAUNCH = """
+import sys
+from swad.testbed.experiments.launchers.ray import RayLauncher
+from helpers.launched_runs import tasks, train_slowly
+if __name__ == "__main__":
+    with RayLauncher(sys.argv[1], train=train_slowly, jobs=1) as launcher:
+        launcher.submit(tasks(__import__("pathlib").Path(sys.argv[1]), 1, steps=100))
+        while True:
+            launcher.wait(5)
+"""
+
+
+def processes_with(text: str) -> list[str]:
+    """The processes in whose environment a text is."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        with suppress(OSError):
+            found += [path.parent.name] * (text in path.read_text(errors="replace"))
+    return found
+
+
+def test_what_a_killed_launcher_left_is_removed_by_the_next(tmp_path):
+    """Its processes, its marker, and at the end of the run its count of starts."""
+    (task,) = tasks(tmp_path, 1, steps=100)
+    process = start_python(LAUNCH, str(tmp_path))
+    wait_until(lambda: has_checkpoint(task))
+    (marker,) = tmp_path.glob(".shared-*")
+    mark = f"{ray_module.LAUNCHER}={marker.name.removeprefix('.shared-')}"
+    process.kill()
+    process.communicate()
+    assert processes_with(mark), "the dashboard agent lives on"
+    with RayLauncher(tmp_path, train=train_slowly, jobs=1):
+        assert not marker.exists()
+        wait_until(lambda: not processes_with(mark), 5)
+    assert (task.config.output / "starts.json").exists()
+    train(task.config)
+    assert not (task.config.output / "starts.json").exists()
+    assert not list(tmp_path.glob(".shared-*"))
 
 
 def test_bad_arguments(tmp_path):

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from swad.averaging import registry as averages
 from swad.testbed.algorithms.registry import get_algorithm
+from swad.testbed.averages import registry as averages
 from swad.testbed.experiments.sweep import appendix_b3, checks
 from swad.testbed.experiments.sweep.directory import SweepDir
 from swad.testbed.experiments.sweep.search import grid_points

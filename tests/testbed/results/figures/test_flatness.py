@@ -5,6 +5,8 @@ import pytest
 
 pytest.importorskip("matplotlib")
 
+from scipy import stats
+
 from helpers.figures import text_boxes
 from helpers.measured_runs import RADII
 from swad.flatness._bound import bound
@@ -196,6 +198,17 @@ def test_the_bounds_figure_says_that_it_diverges():
     assert [line.get_label() for line in axes.lines if "confidence" in line.get_label()] == ["confidence, Hoeffding"]
     with pytest.raises(ValueError, match="one radius or more"):
         bound_figure([])
+
+
+@pytest.mark.parametrize("accuracies", [(0.9, 0.8, 0.7, 0.6), (0.6, 0.7, 0.8, 0.9), (0.9, 0.7, 0.8, 0.6)])
+def test_the_cloud_of_a_ranking_rises_where_its_correlation_is_positive(accuracies):
+    names = "abcd"
+    order = ranking(dict(zip(names, (1.0, 2.0, 3.0, 4.0), strict=True)), dict(zip(names, accuracies, strict=True)))
+    (axes,) = ranking_figure(order).axes
+    points = [axes.transData.transform((line.get_xdata()[0], line.get_ydata()[0])) for line in axes.lines]
+    drawn = stats.spearmanr(*zip(*points, strict=True)).statistic
+    assert f"Spearman {drawn:+.2f}" in axes.get_title(loc="left")
+    assert axes.get_xlabel().endswith("flatter to the right")
 
 
 def test_a_ranking_is_drawn_with_its_correlation():

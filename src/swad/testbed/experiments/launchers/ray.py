@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import os
 import re
-import secrets
 import signal
 import socket
 import time
@@ -21,9 +20,14 @@ from typing import Any
 
 from swad.testbed.experiments.launchers.base import Launcher, LauncherError, Outcome, Task
 from swad.testbed.experiments.launchers.work import Train, describe, failed, leave_broken_device, train_task
+from swad.testbed.results.failures import STARTS
 from swad.testbed.results.records import RECORDS
 from swad.util.files import read_json, write_json
+from swad.util.processes import has_ended, process_mark
 from swad.util.signals import handle_signals, interrupt_once
+
+LAUNCHER = "SWAD_RAY_LAUNCHER"
+"""Environment variable of the processes of a Ray that is started here: the mark of the launcher."""
 
 OBJECT_STORE_BYTES = 200 * 2**20
 """Memory of a Ray that is started here for what its processes share."""
@@ -39,9 +43,6 @@ STOP_SECONDS = 120.0
 
 MAX_STARTS = 10
 """A run that was started this many times without a new record has failed: it ends its process, not a machine."""
-
-STARTS = "starts.json"
-"""File in the directory of a run that is not finished: how often it was started since its records last grew."""
 
 LOCK_SECONDS = 600.0
 """How long a run that was started again waits for its lock: a machine that lost contact may still train it."""
@@ -81,12 +82,17 @@ class RayLauncher(Launcher):
         super().__init__(POLL_SECONDS)
         self._ray = import_ray()
         self._owns_ray = not self._ray.is_initialized()
+        mark = process_mark()
         if self._owns_ray:
-            _start_ray(self._ray, address)
+            _end_leftover_processes()
+            _start_ray(self._ray, address, mark)
         self._jobs, self._cpus, self._gpus = jobs, cpus, gpus
         self._directory = Path(os.path.abspath(directory))
         self._directory.mkdir(parents=True, exist_ok=True)
-        self._marker = self._directory / f".shared-{secrets.token_hex(8)}"
+        for leftover in self._directory.glob(".shared-*"):
+            if has_ended(leftover.name.removeprefix(".shared-")):
+                leftover.unlink(missing_ok=True)
+        self._marker = self._directory / f".shared-{mark}"
         self._marker.touch()
         self._options = _WorkerOptions(Path.cwd(), self._marker, cpus, train, share_seconds)
         self._remote: Any = None
@@ -192,7 +198,7 @@ def _work(task: Task, options: _WorkerOptions) -> Outcome | _NotShared:
         return _NotShared(socket.gethostname())
     os.chdir(options.folder)
     _require_own_gpu()
-    if _count_start(task.config.output) > MAX_STARTS:
+    if _count_start(task.config.output, options.marker.name) > MAX_STARTS:
         message = (
             f"{task.config.output}: its process ended {MAX_STARTS} times in a row without a new record; if memory ran "
             "out, give a run more CPUs or a smaller batch_size, then run the command again to resume"
@@ -211,14 +217,14 @@ def _work(task: Task, options: _WorkerOptions) -> Outcome | _NotShared:
     return _ended(outcome)
 
 
-def _count_start(directory: Path) -> int:
-    """Count this start of a run, and return how many there were since its records last grew."""
+def _count_start(directory: Path, launcher: str) -> int:
+    """Count this start of a run, and return how many of this launcher there were since its records last grew."""
     records, path = directory / RECORDS, directory / STARTS
     size, count = records.stat().st_size if records.exists() else 0, 0
     with suppress(OSError, ValueError, TypeError, LookupError):  # the first start, or a damaged file
         before = read_json(path)
-        count = int(before["count"]) if size <= before["size"] else 0
-    write_json(path, {"count": count + 1, "size": size})
+        count = int(before["count"]) if size <= before["size"] and before["launcher"] == launcher else 0
+    write_json(path, {"count": count + 1, "size": size, "launcher": launcher})
     return count + 1
 
 
@@ -269,9 +275,21 @@ def import_ray() -> Any:
     return ray
 
 
-def _start_ray(ray: Any, address: str | None) -> None:
+def _end_leftover_processes() -> None:
+    """End what is left of a Ray of this machine whose launcher was killed; some of its processes live for minutes."""
+    for folder in Path("/proc").glob("[0-9]*"):  # there is none on some systems, where the processes end in time
+        with suppress(OSError, ValueError):
+            texts = (folder / "environ").read_text(errors="replace").split("\0")
+            variables = dict(text.split("=", 1) for text in texts if "=" in text)
+            # Not what else a run has started, such as a tracker that still sends values.
+            if has_ended(variables.get(LAUNCHER, "")) and re.search(b"^ray::|/ray/", (folder / "cmdline").read_bytes()):
+                os.kill(int(folder.name), signal.SIGKILL)
+
+
+def _start_ray(ray: Any, address: str | None, mark: str) -> None:
     """Connect to a cluster or start one, without Ray's messages in between those of the sweep."""
     try:
+        os.environ[LAUNCHER] = mark
         if match := re.fullmatch(r"(?:ray://)?([^/:]+):(\d+)", address or ""):
             # Ray itself would try for minutes.
             socket.create_connection((match[1], int(match[2])), timeout=10).close()
@@ -281,3 +299,5 @@ def _start_ray(ray: Any, address: str | None) -> None:
     except Exception as error:  # of several classes: no cluster, another version, a refused connection
         where = f"to the Ray cluster at {address!r}" if address else "to a Ray of this machine's own"
         raise LauncherError(f"cannot connect {where}: {describe(error)}") from None
+    finally:
+        os.environ.pop(LAUNCHER, None)

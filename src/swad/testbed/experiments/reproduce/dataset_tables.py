@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
-from swad.averaging.registry import Plan
+from swad.testbed.averages.registry import Plan
 from swad.testbed.data import benchmarks
 from swad.testbed.experiments.report import Report
 from swad.testbed.experiments.reproduce.accuracy import (

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from torch import nn
 
-from swad.averaging import registry
 from swad.averaging.window import Window
+from swad.testbed.averages import registry
 from swad.testbed.experiments.report import Report
 from swad.testbed.experiments.reproduce.base import Results, first_trial_item
 from swad.testbed.experiments.reproduce.trainings import ERM

@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from swad.averaging.segment_log import load_segments
-from swad.averaging.segment_windows import fit_on_val
+from swad.testbed.averages.segment_log import load_segments
+from swad.testbed.averages.segment_windows import fit_on_val
 from swad.testbed.data.splits import DomainSplit
 from swad.testbed.experiments.saved_run import find_device, open_run
 from swad.testbed.experiments.segment_runs import build_evaluation, build_fast_network, merged_by_default

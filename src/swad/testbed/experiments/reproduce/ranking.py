@@ -40,8 +40,8 @@ def ranking_table(title: str, ranking: Ranking) -> Table:
     notes = []
     for name, correlation in (("Spearman", ranking.spearman), ("Kendall", ranking.kendall)):
         notes.append(
-            f"{name} {correlation.value:+.2f}, 95 % interval {correlation.low:+.2f} to {correlation.high:+.2f}, "
-            f"{ranking.interval_over}, p = {correlation.p:.2g}."
+            f"{name} of both ranks {correlation.value:+.2f}, 95 % interval {correlation.low:+.2f} to "
+            f"{correlation.high:+.2f}, {ranking.interval_over}, p = {correlation.p:.2g}."
         )
     notes.append(
         "The order by flatness is the order by accuracy."

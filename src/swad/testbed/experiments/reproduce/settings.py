@@ -9,11 +9,10 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from swad.averaging.ema import EMA
-from swad.averaging.lr_schedules import cyclic_lr
-from swad.averaging.registry import Plan
 from swad.averaging.valley import LossValley
 from swad.testbed.algorithms.hyperparameters import Choice, Constant, Hyperparameters, Power, search_range
 from swad.testbed.algorithms.registry import get_algorithm
+from swad.testbed.averages.registry import Plan
 from swad.testbed.data import benchmarks
 from swad.testbed.experiments.report import Report
 from swad.testbed.experiments.reproduce.base import Reproduction, Results
@@ -24,6 +23,7 @@ from swad.testbed.experiments.sweep.search import PAPER_GRID, grid_points
 from swad.testbed.results import published
 from swad.testbed.results.labels import algorithm_label
 from swad.testbed.results.tables import PAPER, Cell, Row, Table
+from swad.testbed.training.lr_schedule import cyclic_lr
 from swad.util.names import counted
 
 HYPERPARAMETERS = {

@@ -16,9 +16,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from swad.averaging import registry as averages
 from swad.testbed.algorithms import registry as algorithms
 from swad.testbed.algorithms.hyperparameters import fill
+from swad.testbed.averages import registry as averages
 from swad.testbed.data import benchmarks, image_folder, mnist
 from swad.testbed.experiments.sweep import search
 from swad.testbed.experiments.sweep.plan import run_options, single_targets, target_sets

@@ -19,9 +19,9 @@ import numpy as np
 import torch
 from rich.filesize import decimal
 
-from swad.averaging.segment_log import stored_bytes
 from swad.testbed.algorithms.hyperparameters import fill
 from swad.testbed.algorithms.registry import get_algorithm
+from swad.testbed.averages.segment_log import stored_bytes
 from swad.testbed.data import benchmarks
 from swad.testbed.data.cache import open_cache
 from swad.testbed.data.domains import ArrayDomain, Domain, FileDomain

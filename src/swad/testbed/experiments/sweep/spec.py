@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from swad.averaging import registry as averages
 from swad.testbed.algorithms import registry as algorithms
 from swad.testbed.algorithms.hyperparameters import Seeding
+from swad.testbed.averages import registry as averages
 from swad.testbed.data import benchmarks
 from swad.testbed.training.config import SETTINGS, ConfigError
 from swad.util.names import did_you_mean, name_problem

@@ -223,7 +223,7 @@ def ranking_figure(
     quantity: str = "$F_γ$",
     colors: Mapping[str, int] | None = None,
 ) -> Figure:
-    """Draw flatness against accuracy on the target, one point per method. Methods at the top left are best.
+    """Draw flatness against accuracy on the target, one point per method. Methods at the top right are best.
 
     Args:
         ranking: The methods and their rank correlation.
@@ -249,7 +249,8 @@ def ranking_figure(
         axes.margins(0.12)
         axes.locator_params(axis="x", nbins=5)  # values that are close have long labels
         axes.grid()
-        axes.set_xlabel(f"{quantity}: less is flatter")
+        axes.invert_xaxis()  # so that the points rise where the correlation of flatness and accuracy is positive
+        axes.set_xlabel(f"{quantity}: flatter to the right")
         axes.set_ylabel("accuracy on the target, %")
         axes.set_title(
             f"Spearman {ranking.spearman.value:+.2f} (p = {ranking.spearman.p:.2g}), "

@@ -127,6 +127,7 @@ def write_page(
     baseline: str | None = None,
     unit: str = "auto",
     results: Sequence[DatasetResults] | None = None,
+    follow_link: bool = False,
 ) -> Path:
     """Write the page, and return its path.
 
@@ -141,6 +142,7 @@ def write_page(
         baseline: The method that the others are compared with; by default ERM (best).
         unit: Unit of the paired test: "auto", "runs", "trials" or "targets"; see `swad.testbed.results.comparisons`.
         results: The results of `collect_results` with this method and split, if they are known already.
+        follow_link: Replace the file that a symbolic link at `path` points to, instead of the link.
     """
     runs = find_runs(source, warn=False) if isinstance(source, (str, os.PathLike)) else source
     if not runs:
@@ -194,7 +196,8 @@ def write_page(
         css=_asset("page.css") + (_asset("sweep.css") if sweep else ""),
         js="".join(map(_asset, ("page.js", *(SWEEP_SCRIPTS if sweep else ())))),
     )
-    write_text(path, page)  # atomically, so a browser that reloads in the meantime never reads half a page
+    # Atomically, so a browser that reloads in the meantime never reads half a page.
+    write_text(path, page, follow_link=follow_link)
     return Path(path)
 
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from swad.testbed.results.trackers.base import BaseTracker, Status
+from swad.util.files import require_no_link
 
 FOLDER = "tensorboard"
 
@@ -23,6 +24,7 @@ class Tracker(BaseTracker):
         from tensorboard.summary import Writer
 
         path = self.run.path / FOLDER
+        require_no_link(path)
         shutil.rmtree(path, ignore_errors=True)
         self._writer: Any = Writer(str(path))
         return f"tensorboard --logdir {path}"
