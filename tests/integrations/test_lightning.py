@@ -261,7 +261,7 @@ def test_batch_norm_statistics_are_recomputed_for_the_average():
         warnings.filterwarnings("error", message=".*batch-norm statistics")
         _, recomputed = fit([SWADCallback(update_bn=forward, **OPTIONS)])
     assert not torch.equal(plain.net[1].running_mean, recomputed.net[1].running_mean)
-    swad.update_bn(loader(), plain, forward)
+    swad.update_bn(loader(), plain, forward_fn=forward)
     assert_equal(recomputed.state_dict(), plain.state_dict())
 
 

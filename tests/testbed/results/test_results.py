@@ -28,10 +28,8 @@ def test_the_names_work_after_import_swad(tree: Path) -> None:
 
 
 def test_reading_results_needs_no_torch(tree: Path) -> None:
-    code = (
-        f"import swad\nruns = swad.testbed.results.find_runs({str(tree)!r})\nswad.testbed.results.select(runs, 'iid', 'swad')"
-    )
-    assert not modules_after(f"{code}\nswad.testbed.results.results_table(runs)") & {"torch", "matplotlib", "pandas"}
+    code = f"from swad.testbed import results\nruns = results.find_runs({str(tree)!r})\nresults.results_table(runs)"
+    assert not modules_after(f"{code}\nresults.select(runs, 'iid', 'swad')") & {"torch", "matplotlib", "pandas"}
 
 
 def test_data_frames_without_pandas_name_the_package(runs: RunList, monkeypatch: pytest.MonkeyPatch) -> None:
