@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from swad.averaging.batchnorm import update_bn
     from swad.averaging.ema import EMA
     from swad.averaging.group import AverageGroup
-    from swad.averaging.rule import NeverConvergedWarning, Rule
+    from swad.averaging.lawa import LAWA
+    from swad.averaging.rule import FalseStartWarning, NeverConvergedWarning, Rule
     from swad.averaging.spans import Phase, Span, Status
     from swad.averaging.swa import SMA, SWA
     from swad.averaging.swad import SWAD
@@ -36,7 +37,9 @@ if TYPE_CHECKING:
 _HOMES = {
     "Average": "averaging.average",
     "EMA": "averaging.ema",
+    "LAWA": "averaging.lawa",
     "LossValley": "averaging.valley",
+    "FalseStartWarning": "averaging.rule",
     "NeverConvergedWarning": "averaging.rule",
     "Phase": "averaging.spans",
     "Rule": "averaging.rule",
@@ -57,6 +60,7 @@ __all__ = [  # noqa: RUF022 - the reader's order
     "SWA",
     "SMA",
     "EMA",
+    "LAWA",
     "AverageGroup",
     "update_bn",
     "Average",
@@ -65,6 +69,7 @@ __all__ = [  # noqa: RUF022 - the reader's order
     "Span",
     "Phase",
     "NeverConvergedWarning",
+    "FalseStartWarning",
     "train",
     "__version__",
 ]

@@ -24,7 +24,7 @@ def refused(error, message, call):
 @pytest.mark.parametrize("make", [SWAD, EMA, lambda m: SWA(m, 3), lambda m: AverageGroup(m, {"swad": SWAD(Net())})])
 def test_only_a_module_can_be_averaged(make):
     refused(TypeError, "must be an nn.Module, got a generator: pass the model", lambda: make(Net().parameters()))
-    refused(TypeError, "must be an nn.Module, got a list: pass the model", lambda: make(list(Net().parameters())))
+    refused(TypeError, "must be one nn.Module, got a list: pass nn.ModuleList", lambda: make(list(Net().parameters())))
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from helpers.averages import (
     uniform,
     weights_of,
 )
+from helpers.states import assert_equal
 from swad import EMA, SMA, SWA, SWAD, AverageGroup
 from swad.testbed import SegmentLog
 
@@ -313,3 +314,44 @@ def test_offloaded_sums_are_pinned_and_equal():
             assert averager.trajectory.segment.values[0].is_cuda
     for name, value in states[0].items():
         torch.testing.assert_close(value, states[1][name], rtol=1e-6, atol=1e-7)
+
+
+def test_an_averaged_model_is_a_new_one_in_eval_mode():
+    model = Net()
+    average = SWAD(model)
+    train(model, torch.optim.SGD(model.parameters(), 0.1), 9, after=lambda step: average.update_parameters(model))
+    live = {name: value.clone() for name, value in model.state_dict().items()}
+    averaged = average.averaged_model()
+    assert not averaged.training
+    assert model.training
+    assert_equal(averaged.state_dict(), average.averaged_state())
+    assert_equal(model.state_dict(), live)
+    torch.nn.init.zeros_(averaged.head.weight)
+    assert_equal(model.state_dict(), live)
+    with average.average_parameters(model):
+        assert_equal(average.averaged_model().state_dict(), average.averaged_state())
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("buffers", ["copy", "average"])
+def test_a_model_that_changes_its_dtype_is_copied_to_as_it_is_read(dtype, buffers):
+    model = OneHot()
+    average = SWAD(model, buffers=buffers)
+    for step in range(1, 8):
+        model.go_to(step)
+        average.update_parameters(model)
+        if step % 2 == 0:
+            average.observe(1.0)
+        if step == 5:
+            model.to(dtype)
+    state = average.averaged_state()
+    average.copy_to(model)
+    for name, value in model.state_dict().items():
+        assert value.dtype == state[name].dtype
+        assert torch.equal(value, state[name]), name
+
+
+def test_a_scripted_model_is_refused():
+    model = torch.jit.trace(torch.nn.Linear(2, 1), torch.zeros(1, 2))
+    with pytest.raises(TypeError, match="must be in Python, got a TopLevelTracedModule: average it before"):
+        SWAD(model)

@@ -5,12 +5,15 @@ from __future__ import annotations
 import copy
 import gc
 import math
+import pickle
 
 import pytest
 import torch
+from torch import nn
 
-from helpers.averages import Counting, Net, OneHot
+from helpers.averages import Counting, Net, OneHot, drive, weights_of
 from swad import EMA, SMA, SWA, SWAD, AverageGroup
+from swad.testbed import SegmentLog
 
 pytestmark = pytest.mark.filterwarnings("ignore::swad.averaging.swad.NeverConvergedWarning")
 
@@ -162,3 +165,60 @@ def test_attaching_after_the_parameters_were_replaced():
     optimizer.step()
     assert average.step == 1
     assert torch.equal(average.averaged_state()["head.weight"], model.head.weight)
+
+
+@pytest.mark.parametrize("in_group", [False, True])
+def test_a_reset_average_is_as_new(in_group):
+    def make(model):
+        averages = {
+            "swad": SWAD(model, n_converge=2),
+            "reference": SWAD(model, 2, 3, semantics="reference"),
+            "interval": SWAD(model, 2, interval=3),
+            "late": SMA(model, start=7),
+            "swa": SWA(model, start=5, end=25, interval=5),
+            "ema": EMA(model, 0.9, warmup=True),
+        }
+        return [AverageGroup(model, averages)] if in_group else list(averages.values())
+
+    model = OneHot()
+    for used, new in zip(make(model), make(model), strict=True):
+        drive(used, [3.0, 1.0, 2.0, 2.0])
+        used.reset()
+        assert used.step == 0
+        drive(used, [2.0, 1.0, 1.5])
+        drive(new, [2.0, 1.0, 1.5])
+        pairs = zip(used.values(), new.values(), strict=True) if in_group else [(used, new)]
+        for one, other in pairs:
+            assert one.status == other.status
+            assert weights_of(one) == weights_of(other)
+
+
+def test_a_reset_average_stays_attached_and_a_member_or_a_log_is_not_reset():
+    model = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    average = SWAD(model)
+    average.attach(optimizer)
+    optimizer.step()
+    average.reset()
+    optimizer.step()
+    assert average.step == 1
+    group = AverageGroup(model, {"ema": EMA(model)}, {"log": SegmentLog(model)})
+    with pytest.raises(RuntimeError, match="call reset of the group instead"):
+        group["ema"].reset()
+    with pytest.raises(RuntimeError, match="a group with listeners cannot be reset"):
+        group.reset()
+
+
+def test_an_attached_average_and_its_model_can_be_pickled():
+    model = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    average = SWAD(model)
+    average.attach(optimizer)
+    optimizer.step()
+    for copied in (pickle.loads(pickle.dumps(average)), copy.deepcopy(average)):
+        assert torch.equal(copied.averaged_state()["weight"], average.averaged_state()["weight"])
+        copied.update_parameters()
+        assert (copied.step, average.step) == (2, 1)
+    copy.deepcopy(model), pickle.dumps(model), pickle.dumps(optimizer)
+    copy.deepcopy(optimizer).step()
+    assert average.step == 1

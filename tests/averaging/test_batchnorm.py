@@ -104,3 +104,16 @@ def test_a_compiled_model_is_not_compiled_for_every_batch():
     assert torch.equal(model[1].running_mean, eager[1].running_mean)
     whole(DATA)
     assert len(compiled) == 1
+
+
+def test_a_loader_without_end_gives_some_batches():
+    def endless():
+        while True:
+            yield torch.tensor([[1.0], [3.0]])
+            yield torch.tensor([[9.0], [11.0]])
+
+    model = nn.Sequential(nn.BatchNorm1d(1))
+    update_bn(endless(), model, n_batches=4)
+    assert model[0].running_mean.item() == 6.0
+    with pytest.raises(ValueError, match="n_batches must be at least 1, got 0"):
+        update_bn(endless(), model, n_batches=0)

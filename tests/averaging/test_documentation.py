@@ -19,6 +19,7 @@ NAMES = [
     "SWA",
     "SMA",
     "EMA",
+    "LAWA",
     "LossValley",
     "AverageGroup",
     "update_bn",

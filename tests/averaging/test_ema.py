@@ -70,3 +70,19 @@ def test_loading_an_earlier_state_sets_the_warm_up_back():
 def test_decay_must_be_below_one():
     with pytest.raises(ValueError, match=r"below 1, got 1\.0"):
         EMA(nn.Linear(1, 1), decay=1.0)
+
+
+@pytest.mark.parametrize("power", [2 / 3, 1, 0.3])
+def test_another_curve_of_the_warm_up(power):
+    model = nn.Linear(1, 1, bias=False)
+    average, mean = EMA(model, 0.95, warmup=power), None
+    for step in range(1, 200):
+        model.weight.data.fill_(math.sin(step))
+        average.update_parameters(model)
+        decay = min(0.95, 1 - step**-power)  # after step - 1 others
+        mean = math.sin(step) if mean is None else decay * mean + (1 - decay) * math.sin(step)
+    assert average.averaged_state()["weight"].item() == pytest.approx(mean, rel=1e-5)
+    assert f"with warm-up of power {power:.3g}" in average.status.reason
+    for bad in (-1, math.inf, math.nan):
+        with pytest.raises(ValueError, match="warmup must be true, false or a power above 0"):
+            EMA(model, warmup=bad)

@@ -37,12 +37,13 @@ class Algorithm1(Rule):
         N_e: Evaluations in a row above l that end the average; may be infinite.
         r: The threshold l as a multiple of the loss at the start.
         text: Follow section 3.2 instead of the printed algorithm.
+        plus: Added to that multiple, for an absolute tolerance; 0 in the paper.
     """
 
-    settings = ("N_s", "N_e", "r", "text")
+    settings = ("N_s", "N_e", "r", "text", "plus")
 
-    def __init__(self, N_s: int, N_e: float, r: float, text: bool) -> None:
-        self.N_s, self.r, self.text = N_s, r, text
+    def __init__(self, N_s: int, N_e: float, r: float, text: bool, plus: float = 0) -> None:
+        self.N_s, self.r, self.text, self.plus = N_s, r, text, plus
         self.N_e = FOREVER if N_e == math.inf else int(N_e)  # more evaluations than there are
         self.L: list[float] = []  # E_val, as far as the loop still reads it
         self.u: list[int] = []  # the update before each of these evaluations
@@ -65,7 +66,7 @@ class Algorithm1(Rule):
 
     def _threshold(self, window: list[float]) -> float:
         """Line 9. Rounding of the mean must not put the lowest loss itself above l."""
-        return max(self.r * (window[0] if self.text else sum(window) / self.N_s), window[0])
+        return max(self.r * (window[0] if self.text else sum(window) / self.N_s) + self.plus, window[0])
 
     def _forget(self) -> None:
         """Drop the losses that no later line reads, so that memory and cost do not grow with the evaluations."""
@@ -129,16 +130,19 @@ class Algorithm1(Rule):
         """Whether the printed algorithm could end the average at evaluation j of the window, given its losses so far.
 
         All losses after j must then be above l, to the end of the window. With S the sum of the losses so far and m
-        to come, all above l = r / N_s * (S + their sum), it follows that l > r S / (N_s - r m). A loss at or below
-        this bound shows that the average goes on after it. At the paper's settings, the bound excludes all evaluations
-        but the last, unless the loss after the candidate is above 3.25 times the candidate's.
+        to come, all above l = r / N_s * (S + their sum), it follows that l > r S / (N_s - r m); `plus` adds N_s times
+        itself to r S. A loss at or below this bound shows that the average goes on after it. At the paper's settings,
+        the bound excludes all evaluations but the last, unless the loss after the candidate is above 3.25 times the
+        candidate's.
         """
         if j < self.N_s - self.N_e or self.N_e == FOREVER:
             return False
         room = self.N_s - self.r * (self.N_s - len(self.L))
         # Where a loss meets the bound but for rounding, the slack keeps one sum too many rather than one too few.
-        bound = self.r * sum(self.L) / room * (1 - 1e-9) if room > 0 else math.inf
-        return room > 0 and min(self.L[j + 1 :], default=math.inf) > bound
+        if room <= 0:
+            return False
+        bound = (self.r * sum(self.L) + self.N_s * self.plus) / room
+        return min(self.L[j + 1 :], default=math.inf) > bound - 1e-9 * abs(bound)
 
     def spans(self, step: int) -> tuple[Span, ...]:
         """Return line 13: the updates from t_s to t_e, or to `step`. Without a loss so far, all."""
@@ -153,6 +157,11 @@ class Algorithm1(Rule):
         ends = self.ends()
         firsts, lasts = [first, *(end + 1 for end in ends)], [*ends, FOREVER]
         return tuple(Span(*bounds) for bounds in zip(firsts, lasts, strict=True))
+
+    @property
+    def has_losses(self) -> bool:
+        """Whether a loss was observed."""
+        return bool(self.L)
 
     @property
     def lowest(self) -> tuple[int, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -11,7 +12,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from swad.averaging.averager import Averager
-from swad.averaging.rule import NeverConvergedWarning, Rule
+from swad.averaging.rule import Rule
 from swad.averaging.span_sums import SpanSums
 from swad.averaging.spans import Status
 from swad.averaging.state import ALONE
@@ -130,6 +131,14 @@ class Average(Averager):
             self._write_mean(parts, target)
             yield target.model if model is None else model
 
+    def averaged_model(self) -> nn.Module:
+        """Return a new model with the average as if training ended now, in eval mode."""
+        self.tracked.require_same_modules()
+        parts = self._parts()
+        model = copy.deepcopy(self.tracked.model)
+        self._write_mean(parts, self.tracked.follow_copy(model))
+        return model.eval()
+
     def averaged_state(self) -> dict[str, Any]:
         """Return the average as if training ended now: a state dict of new tensors in the model's dtypes.
 
@@ -159,7 +168,7 @@ class Average(Averager):
         if not parts:
             raise RuntimeError(f"there is nothing to average yet: {self.rule.why_empty(step)}")
         if caveat := self.rule.caveat(step):
-            warn_caller(caveat, NeverConvergedWarning)
+            warn_caller(str(caveat), type(caveat))
         return parts
 
     def _newest_buffers(self, parts: list[tuple[WeightSum, float]]) -> list[Tensor]:

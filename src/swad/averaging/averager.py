@@ -56,6 +56,10 @@ class Averager:
         """
         self._own_trajectory("count_replays").take_replays(n)
 
+    def reset(self) -> None:
+        """Start over, as if no update had been made: for a new phase or task. It stays attached to its optimizer."""
+        self._own_trajectory("reset").reset()
+
     @property
     def step(self) -> int:
         """Updates so far."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 import torch
@@ -19,6 +20,7 @@ def update_bn(
     *,
     forward_fn: ForwardFn | None = None,
     device: torch.device | str | None = None,
+    n_batches: int | None = None,
 ) -> None:
     """Recompute the running statistics of every batch norm in `model` from one pass over `loader`.
 
@@ -39,9 +41,12 @@ def update_bn(
         model: The model with averaged weights.
         forward_fn: Called as `forward_fn(model, batch)` instead, for any other batch. It moves the batch to the device.
         device: Where batches are moved to. By default the device of the model.
+        n_batches: Take only the first ones, e.g. of a loader without end. By default all.
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"update_bn takes the loader first and then the model, got a {type(model).__name__} as model")
+    if n_batches is not None and n_batches < 1:
+        raise ValueError(f"n_batches must be at least 1, got {n_batches}: leave it out for all batches")
     norms = tracking_norms(model)
     if not norms:
         return
@@ -59,21 +64,21 @@ def update_bn(
         norm.momentum = n_rows / sizes[norm]
 
     hooks = [norm.register_forward_pre_hook(weigh, with_kwargs=True) for norm in norms]
-    n_batches = 0
+    seen = 0
     try:
         model.eval()
         for norm in norms:
             norm.reset_running_stats()
             norm.train()
-        for batch in loader:
-            n_batches += 1
+        for batch in islice(loader, n_batches):
+            seen += 1
             # Eagerly: a compiled model would be compiled again for every batch, since the momentum changes.
             with torch.compiler.set_stance("force_eager"):
                 if forward_fn is not None:
                     forward_fn(model, batch)
                 else:
                     call_model(model, _to(batch, device))
-        if n_batches == 0:
+        if seen == 0:
             raise ValueError(
                 "update_bn needs at least one batch, but the loader gave none: pass a loader that is not exhausted"
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from swad.averaging.rule import Rule
@@ -16,15 +17,18 @@ class Decay(Rule):
 
     Args:
         decay: The share of the mean that stays at each update.
-        warmup: Begin with a smaller decay: after t updates, at most (1 + t) / (10 + t).
+        warmup: Begin with a smaller decay: after t updates, at most (1 + t) / (10 + t). A number p above 0 is another
+            curve, at most 1 - (1 + t) ** -p.
     """
 
     dense, moves = False, True
     settings = ("decay", "warmup")
 
-    def __init__(self, decay: float = 0.99, warmup: bool = False) -> None:
+    def __init__(self, decay: float = 0.99, warmup: bool | float = False) -> None:
         if not 0 <= decay < 1:
             raise ValueError(f"decay must be at least 0 and below 1, got {decay}; the paper uses 0.99")
+        if not 0 <= warmup < math.inf:
+            raise ValueError(f"warmup must be true, false or a power above 0, got {warmup}: e.g. 2 / 3, as in timm")
         self.decay, self.warmup = decay, warmup
 
     @property
@@ -44,11 +48,12 @@ class Decay(Rule):
         """Return how far update `step` moves the mean; the first one all the way."""
         later = 1 - self.decay
         if self.warmup:
-            early = 9 / (9 + step)
+            early = 9 / (9 + step) if self.warmup is True else step ** -float(self.warmup)
             later = early * (early > later) + later * (early <= later)  # the larger one, also of numbers on a device
         return later * (step > 1) + 1.0 * (step <= 1)
 
     def status_at(self, step: int) -> Status:
         """Return that the average has all updates."""
-        warmup = ", with warm-up" if self.warmup else ""
+        power = "" if isinstance(self.warmup, bool) else f" of power {self.warmup:.3g}"
+        warmup = f", with warm-up{power}" if self.warmup else ""
         return Status(Phase.AVERAGING, f"decay {self.decay}, from the first update on{warmup}", None, self.spans(step))

@@ -18,13 +18,13 @@ class EMA(Average):
 
     A decay near 1 remembers the first weights for long. With `warmup`, the update that follows t others has the decay
     min(decay, (1 + t) / (10 + t)), as in TensorFlow's ExponentialMovingAverage with `num_updates`: the mean forgets
-    the first weights, and reaches decay 0.99 at t = 890 and 0.9999 at t = 89,990. (timm's ModelEmaV3 has another form,
-    1 - (1 + t)^(-2/3).)
+    the first weights, and reaches decay 0.99 at t = 890 and 0.9999 at t = 89,990. `warmup=p` takes the curve
+    1 - (1 + t) ** -p instead, which timm's ModelEmaV3 has with p = 2 / 3: 0.99 at t = 999 and 0.9999 at t = 999,999.
 
     Args:
         model: The model to follow.
         decay: The share of the mean that stays at each update.
-        warmup: Begin with a smaller decay.
+        warmup: Begin with a smaller decay: True, or the power of another curve.
         buffers: "copy" keeps the buffers of the last update; "average" averages floating-point buffers too.
         include: Name patterns of the tensors to average, also frozen ones. By default all trainable ones.
         exclude: Name patterns of tensors not to average.
@@ -35,7 +35,7 @@ class EMA(Average):
         model: nn.Module,
         decay: float = 0.99,
         *,
-        warmup: bool = False,
+        warmup: bool | float = False,
         buffers: Buffers = "copy",
         include: Patterns = None,
         exclude: Patterns = None,

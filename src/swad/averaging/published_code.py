@@ -36,14 +36,15 @@ class PublishedCode(Rule):
         N_s: Length of its `converge_Q`.
         N_e: Length of its `smooth_Q`.
         r: The threshold as a multiple of the mean loss in `converge_Q`.
+        plus: Added to that multiple, for an absolute tolerance; 0 in the published code.
     """
 
     weighs_segments = True
-    settings = ("N_s", "N_e", "r")
+    settings = ("N_s", "N_e", "r", "plus")
     start: int | None = None  # an average never begins in mid-segment
 
-    def __init__(self, N_s: int, N_e: float, r: float) -> None:
-        self.N_s, self.N_e, self.r = N_s, int(N_e), r
+    def __init__(self, N_s: int, N_e: float, r: float, plus: float = 0) -> None:
+        self.N_s, self.N_e, self.r, self.plus = N_s, int(N_e), r, plus
         self.phase = Phase.SEARCHING
         self.threshold: float | None = None
         self.queue: list[Segment] = []  # `smooth_Q`, and `converge_Q` until it has converged
@@ -73,7 +74,9 @@ class PublishedCode(Rule):
             return
         self.converged = window[0]
         mean = sum(segment.loss for segment in window) / self.N_s
-        self.threshold = max(self.r * mean, window[0].loss)  # rounding must not put the lowest loss above it
+        self.threshold = max(
+            self.r * mean + self.plus, window[0].loss
+        )  # rounding must not put the lowest loss above it
         self.phase = Phase.AVERAGING
         if self.N_e < self.N_s:
             self._count(window[1 : 1 + self.N_s - self.N_e])
@@ -98,7 +101,7 @@ class PublishedCode(Rule):
     def spans(self, step: int) -> tuple[Span, ...]:
         """Return the updates that are averaged if training ends at `step`: none after the last evaluation."""
         if not self.queue:
-            return (Span(1, step),) if step else ()
+            return (Span(self.end + 1, step),) if step > self.end else ()
         if self.converged is None:
             return (self.queue[-1].span,)
         rest = self.queue[1 : len(self.queue) - self.n_above]  # the end of training adds them
@@ -109,7 +112,7 @@ class PublishedCode(Rule):
     def needed(self) -> tuple[Span, ...]:
         """Return the segments that are counted or may be, those that will be counted alike merged."""
         if not self.queue:
-            return (Span(1, FOREVER),)
+            return (Span(self.end + 1, FOREVER),)
         counted = self.spans(self.end)
         if self.phase is Phase.STOPPED:
             return tuple(Span(span.first, span.last) for span in counted)
@@ -125,6 +128,11 @@ class PublishedCode(Rule):
         between = (Span(before + 1, last) for before, last in itertools.pairwise(sorted({*cuts, self.end})))
         kept = [span for span in between if any(other.overlaps(span.first, span.last) for other in needed)]
         return (*kept, Span(self.end + 1, FOREVER))
+
+    @property
+    def has_losses(self) -> bool:
+        """Whether a loss was observed."""
+        return bool(self.queue)
 
     @property
     def lowest(self) -> tuple[int, float]:

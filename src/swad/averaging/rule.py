@@ -19,6 +19,10 @@ class NeverConvergedWarning(UserWarning):
     """The average was read before its valley was confirmed; the text says what was averaged instead."""
 
 
+class FalseStartWarning(UserWarning):
+    """The average was read although its valley was probably none: the loss fell much further after it began."""
+
+
 class Rule(ABC):
     """Which updates of a training are averaged.
 
@@ -113,9 +117,9 @@ class Rule(ABC):
         """Say why no update up to `step` is averaged, and what to do."""
         return "call update_parameters after an optimizer step"
 
-    def caveat(self, step: int) -> str:
-        """Say what a reader of the average after `step` updates should be warned of, if anything."""
-        return ""
+    def caveat(self, step: int) -> Warning | None:
+        """Return what a reader of the average after `step` updates should be warned of, if anything."""
+        return None
 
     # -- state --------------------------------------------------------------------------------------------
 

@@ -65,12 +65,14 @@ class Status:
         reason: Why, in words.
         threshold: The loss above which evaluations count toward the end; None if it is not known yet.
         spans: The averaged updates.
+        warning: Why these updates may be the wrong ones, and what to do; empty if nothing speaks against them.
     """
 
     phase: Phase
     reason: str
     threshold: float | None = None
     spans: tuple[Span, ...] = ()
+    warning: str = ""
 
     @property
     def should_stop(self) -> bool:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch.distributed as dist
 from torch import nn
 
 from swad.averaging.average import Average
+from swad.averaging.rule import FalseStartWarning as FalseStartWarning
 from swad.averaging.rule import NeverConvergedWarning as NeverConvergedWarning
 from swad.averaging.tracked import Buffers
 from swad.averaging.valley import LossValley, Nonfinite, Semantics
@@ -51,7 +54,9 @@ class SWAD(Average):
 
     If the loss never converges, the average is everything since the best evaluation (`reference`: the last segment),
     and reading it warns (`NeverConvergedWarning`). When a model is trained from scratch, a plateau before the loss
-    first falls can look like a valley: start to observe after it.
+    first falls can look like a valley. `Status.warning` says so later, and reading the average warns
+    (`FalseStartWarning`); `valley=LossValley(start=N)` or `LossValley(restart=True)` avoids it. Other metrics than a
+    loss: `LossValley(mode="max")`.
 
     Args:
         model: The model to follow.
@@ -61,6 +66,8 @@ class SWAD(Average):
         tolerance_ratio: r - 1, by how much the threshold exceeds the loss at the start: 0.3 for the paper's r = 1.3.
         semantics: The definition to follow: "paper" (Algorithm 1), "text" (section 3.2) or "reference" (the published
             code).
+        valley: The detector with all its settings (`mode`, `tolerance`, `start`, `restart`, ...) as one object, instead
+            of the arguments above and the next two.
         nonfinite: "raise" on a loss that is not finite, or "skip" that evaluation.
         interval: Average only every `interval`-th update from the start on: the ablation "without dense".
         buffers: "copy" keeps the buffers of the last averaged update; "average" averages floating-point buffers too.
@@ -78,6 +85,7 @@ class SWAD(Average):
         tolerance_ratio: float = 0.3,
         semantics: Semantics = "paper",
         *,
+        valley: LossValley | None = None,
         nonfinite: Nonfinite = "raise",
         interval: int = 1,
         buffers: Buffers = "copy",
@@ -86,10 +94,21 @@ class SWAD(Average):
         exclude: Patterns = None,
         process_group: dist.ProcessGroup | None = None,
     ) -> None:
-        valley = LossValley(n_converge, n_tolerance, tolerance_ratio, semantics, nonfinite=nonfinite, interval=interval)
+        settings: dict[str, Any] = {
+            "n_converge": n_converge,
+            "n_tolerance": n_tolerance,
+            "tolerance_ratio": tolerance_ratio,
+            "semantics": semantics,
+            "nonfinite": nonfinite,
+            "interval": interval,
+        }
+        defaults = LossValley()
+        changed = [name for name, value in settings.items() if value != getattr(defaults, name)]
+        if valley is not None and changed:
+            raise ValueError(f"valley has all settings of the detector, got also {', '.join(changed)}: set them there")
         super().__init__(
             model,
-            valley,
+            LossValley(**settings) if valley is None else valley,
             buffers=buffers,
             offload=offload,
             include=include,

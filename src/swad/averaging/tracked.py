@@ -128,8 +128,9 @@ class TrackedTensors:
     def whole_state(self, averaged: Mapping[str, Tensor], buffers: Mapping[str, Tensor]) -> dict[str, Any]:
         """Return a state dict that loads strictly: these tensors, and all others of the model."""
         state: dict[str, Any] = dict(averaged)
-        for name, tensor in self.buffers.items():
-            state[name] = like(tensor, buffers[name].detach().to(tensor.device, copy=True))
+        for name in self.buffers:
+            held = self._current(name)  # now, since the model may have changed its dtype or device
+            state[name] = like(held, buffers[name].detach().to(held.device, held.dtype, copy=True))
         state |= {name: tensor.detach().clone() for name, tensor in self.live_excluded().items()}
         for prefix, module in self.model.named_modules(remove_duplicate=False):
             if type(module).get_extra_state is not nn.Module.get_extra_state:

@@ -64,6 +64,7 @@ class Trajectory(Saved):
         self._broken = False
         self._hook: RemovableHandle | None = None  # at the optimizer whose steps are the updates
         self._sort()
+        self._unused = {part: saved.header() for part, saved in self._parts().items()}
 
     def _sort(self) -> None:
         """Find out who shares the segment, and where a window begins or ends before the next evaluation."""
@@ -343,6 +344,18 @@ class Trajectory(Saved):
             tracked.require_same_modules()
 
     # -- state --------------------------------------------------------------------------------------------
+
+    def reset(self) -> None:
+        """Drop all sums and count from 0; see `Averager.reset`."""
+        if self.listeners:
+            raise RuntimeError("a group with listeners cannot be reset, as they keep what they took: build a new one")
+        for part, saved in self._parts().items():
+            saved.load(self._unused[part], {}, 0)
+        self._broken = False
+        self._sort()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_hook": None}  # a copy or a pickle follows no optimizer
 
     def header(self) -> dict[str, Any]:
         """Return the counts."""

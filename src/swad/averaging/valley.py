@@ -46,16 +46,24 @@ from typing import Any, Literal, get_args
 
 from swad.averaging.algorithm1 import Algorithm1
 from swad.averaging.published_code import PublishedCode
-from swad.averaging.rule import Rule
+from swad.averaging.rule import FalseStartWarning, NeverConvergedWarning, Rule
 from swad.averaging.spans import Phase, Span, Status, every_nth
 from swad.util.names import require_choice
 from swad.util.warn import warn_caller
 
 Semantics = Literal["paper", "text", "reference"]
+Mode = Literal["min", "max"]
 Nonfinite = Literal["raise", "skip"]
 
 _LARGEST_RATIO = 10
 """A ratio from here on is a percentage by mistake: no loss would ever exceed such a threshold."""
+
+_MUCH_LOWER = 0.8
+"""A loss below this share of the mean that gave the threshold speaks against the start. Of 24 trainings with a real
+valley, none had more than 41 % of such losses; of two that began on a plateau, 75 % and 88 %."""
+
+_RISING = 4
+"""Losses that only rise from the first one on, in [0, 1], until they are taken for accuracies."""
 
 
 class LossValley(Rule):
@@ -79,11 +87,32 @@ class LossValley(Rule):
         n_tolerance: N_e, the evaluations in a row above the threshold that end the valley; `math.inf` for no end.
         tolerance_ratio: r - 1, by how much the threshold exceeds the loss at the start: 0.3 for the paper's r = 1.3.
         semantics: The definition to follow: "paper", "text" or "reference".
+        mode: "min" for losses, or "max" for scores of at most 1 (accuracy, AUC, Dice), each of which counts as the
+            loss 1 - score.
+        tolerance: By how much the threshold exceeds the loss at the start, in its own unit; replaces `tolerance_ratio`.
+            Losses may then be negative, and scores above 1. Use it where even the best loss is large: a language model
+            at 6 never reaches 1.3 times that.
+        start: Evaluations before this update are not observed (without update numbers: this many minus one). Under
+            "reference", segments are counted from the first evaluation at or after it.
+        restart: Drop the average and search again when `n_converge` losses in a row are far below those at the start
+            (below 0.8 of their mean, or lower by more than `tolerance`): then it was no valley. The new search begins
+            with the weights at the evaluation that decides, because earlier ones are gone and belong to a higher loss.
+            Not with "reference".
         nonfinite: "raise" on a loss that is not finite, or "skip" that evaluation.
         interval: Average only every `interval`-th update from the start on: the ablation "without dense".
     """
 
-    settings = ("n_converge", "n_tolerance", "tolerance_ratio", "semantics", "interval")
+    settings = (
+        "n_converge",
+        "n_tolerance",
+        "tolerance_ratio",
+        "semantics",
+        "mode",
+        "tolerance",
+        "start",
+        "restart",
+        "interval",
+    )
 
     def __init__(
         self,
@@ -92,6 +121,10 @@ class LossValley(Rule):
         tolerance_ratio: float = 0.3,
         semantics: Semantics = "paper",
         *,
+        mode: Mode = "min",
+        tolerance: float | None = None,
+        start: int = 0,
+        restart: bool = False,
         nonfinite: Nonfinite = "raise",
         interval: int = 1,
     ) -> None:
@@ -113,8 +146,20 @@ class LossValley(Rule):
                 f"tolerance_ratio is r - 1, so tolerance_ratio={tolerance_ratio:g} allows losses up to "
                 f"{1 + tolerance_ratio:g} times the lowest one: for the paper's r = 1.3 pass 0.3"
             )
+        if tolerance is not None and not 0 <= tolerance < math.inf:
+            raise ValueError(
+                f"tolerance must be at least 0 and finite, got {tolerance}: pass e.g. 0.05, or leave it out"
+            )
         require_choice("semantics", semantics, get_args(Semantics))
+        require_choice("mode", mode, get_args(Mode))
         require_choice("nonfinite", nonfinite, get_args(Nonfinite))
+        if not is_whole(start, 0):
+            raise ValueError(f"start counts updates and must be a whole number of at least 0, got {start!r}")
+        if restart and semantics == "reference":
+            raise ValueError(
+                "semantics='reference' averages whole segments, so it cannot begin again at an evaluation: "
+                "use 'paper' or 'text', or leave restart out"
+            )
         if semantics == "reference" and n_tolerance == math.inf:
             raise ValueError("semantics='reference' queues n_tolerance segments, got inf: use 'paper' or 'text'")
         if not is_whole(interval, 1):
@@ -126,14 +171,25 @@ class LossValley(Rule):
         self.tolerance_ratio = tolerance_ratio
         self.semantics: Semantics = semantics
         self.nonfinite: Nonfinite = nonfinite
+        self.mode: Mode = mode
+        self.tolerance, self.start, self.restart = tolerance, int(start), restart
         self.interval, self.dense = int(interval), interval == 1
-        settings = (self.n_converge, self.n_tolerance, 1 + tolerance_ratio)
-        self.detector: Algorithm1 | PublishedCode = (
-            PublishedCode(*settings) if semantics == "reference" else Algorithm1(*settings, text=semantics == "text")
-        )
+        self._search()
         self.weighs_segments = self.detector.weighs_segments
         self._step = 0  # of the last evaluation
         self._skipped = ""  # the loss of the last evaluation, if it was skipped
+        self._rising: list[float] = []  # the first losses, as long as they rise
+
+    def _search(self) -> None:
+        """Begin to search for a valley."""
+        r, plus = (1 + self.tolerance_ratio, 0.0) if self.tolerance is None else (1.0, self.tolerance)
+        self.detector: Algorithm1 | PublishedCode
+        if self.semantics == "reference":
+            self.detector = PublishedCode(self.n_converge, self.n_tolerance, r, plus)
+        else:
+            self.detector = Algorithm1(self.n_converge, self.n_tolerance, r, self.semantics == "text", plus)
+        # Losses since the valley was confirmed: all, those far below its start, and how many of these came last.
+        self._since = self._much_lower = self._in_a_row = 0
 
     @property
     def phase(self) -> Phase:
@@ -152,7 +208,8 @@ class LossValley(Rule):
 
     def status_at(self, step: int) -> Status:
         """Return the status, with the updates that are averaged if training ends at `step`."""
-        return Status(self.phase, self._reason(), self.detector.threshold, self.spans(step))
+        threshold = None if self.detector.threshold is None else self._as_observed(self.detector.threshold)
+        return Status(self.phase, self._reason(), threshold, self.spans(step), self._false_start(step))
 
     def observe(self, loss: float, step: int | None = None) -> Status:
         """Take the validation loss after update `step` and return the new status.
@@ -160,7 +217,7 @@ class LossValley(Rule):
         Once the valley has ended, nothing changes.
 
         Args:
-            loss: The live model's validation loss.
+            loss: The live model's validation loss, or its score with `mode="max"`.
             step: Number of updates so far, counted from 1. Without it, evaluations are counted instead.
         """
         loss = as_number(loss)
@@ -173,16 +230,55 @@ class LossValley(Rule):
         self.check(loss)
         finite = math.isfinite(loss)
         if finite and self.phase is not Phase.STOPPED:  # without the evaluation, its segment continues to the next one
-            self.detector.observe(loss, step)
+            self._take(1 - loss if self.mode == "max" else loss, step)
         self._step, self._skipped = step, "" if finite else f"{loss}"
         return self.status
 
+    def _take(self, loss: float, step: int) -> None:
+        if step < self.start or (isinstance(self.detector, PublishedCode) and self.detector.end < self.start):
+            if isinstance(self.detector, PublishedCode):
+                self.detector.end = step  # where the first segment begins
+            return
+        self._warn_of_accuracies(loss)
+        if self.converged:
+            lower = loss < self._much_lower_than_start
+            self._since, self._much_lower = self._since + 1, self._much_lower + lower
+            self._in_a_row = self._in_a_row + 1 if lower else 0
+            if self.restart and self._in_a_row >= self.n_converge:
+                self._search()
+        self.detector.observe(loss, step)
+
+    @property
+    def _much_lower_than_start(self) -> float:
+        """The loss below which the start of the valley was none."""
+        threshold = self.detector.threshold
+        assert threshold is not None
+        if self.tolerance is not None:
+            return threshold - 2 * self.tolerance
+        return _MUCH_LOWER * threshold / (1 + self.tolerance_ratio)
+
+    def _warn_of_accuracies(self, loss: float) -> None:
+        if self.mode == "max" or len(self._rising) == _RISING:
+            return
+        rises = 0 <= loss <= 1 and (not self._rising or loss > self._rising[-1])
+        self._rising = [*self._rising, loss] if rises else [math.nan] * _RISING  # nothing more to look for
+        if rises and len(self._rising) == _RISING:
+            warn_caller(
+                f"the first {_RISING} validation losses rise from {self._rising[0]:.3g} to {loss:.3g}: "
+                f"if they are accuracies or other scores, pass mode='max'"
+            )
+
     def check(self, loss: float) -> None:
         """Raise if `observe` would refuse this loss."""
-        if loss < 0:
+        if self.tolerance is None and self.mode == "min" and loss < 0:
             raise ValueError(
                 f"the validation loss must be >= 0, because the threshold is a multiple of it; got {loss}: "
-                f"pass a cross entropy or another non-negative loss"
+                f"pass a cross entropy or another non-negative loss, or an absolute tolerance"
+            )
+        if self.tolerance is None and self.mode == "max" and loss > 1:
+            raise ValueError(
+                f"a score must be at most 1, because the threshold is a multiple of 1 - score; got {loss}: "
+                f"divide percents by 100, or pass an absolute tolerance"
             )
         if self.nonfinite == "raise" and not math.isfinite(loss):
             raise ValueError(
@@ -192,14 +288,20 @@ class LossValley(Rule):
 
     def spans(self, step: int | None = None) -> tuple[Span, ...]:
         """Return the updates that are averaged if training ends at `step`, by default the last evaluation."""
-        spans = self.detector.spans(self._step if step is None else step)
+        spans = () if self._waits else self.detector.spans(self._step if step is None else step)
         if self.interval == 1:
             return spans
         return tuple(taken for span in spans for taken in every_nth(span, self._anchor, self.interval))
 
     def needed(self) -> tuple[Span, ...]:
         """Return the updates that may still be averaged, cut where the valley may still begin or end."""
-        return self.detector.needed()
+        waits_for_segment = isinstance(self.detector, PublishedCode) and self.detector.end >= self.start
+        return () if self._waits and not waits_for_segment else self.detector.needed()
+
+    @property
+    def _waits(self) -> bool:
+        """Whether no loss since update `start` was observed."""
+        return self.start > 0 and not self.detector.has_losses
 
     def takes(self, step: Any) -> Any:
         """Whether the update is a whole number of intervals after the start."""
@@ -215,14 +317,30 @@ class LossValley(Rule):
 
     def why_empty(self, step: int) -> str:
         """Say why no update up to `step` is averaged."""
+        if self._waits:
+            return f"the average begins at the first evaluation from update {self.start} on, and this is update {step}"
         if not step or self.interval == 1:
             return super().why_empty(step)
         return f"with interval={self.interval} the first averaged update is {self.interval}, but this is {step}"
 
-    def caveat(self, step: int) -> str:
-        """Say what is averaged instead of a valley, if none is confirmed."""
+    def caveat(self, step: int) -> Warning | None:
+        """Return what is averaged instead of a valley, if none is confirmed, or why it was probably none."""
         if self.converged:
+            text = self._false_start(step)
+            return FalseStartWarning(text) if text else None
+        return NeverConvergedWarning(self._instead(step))
+
+    def _false_start(self, step: int) -> str:
+        if self._since < self.n_converge or 2 * self._much_lower <= self._since:
             return ""
+        start = min((span.first for span in self.spans(step)), default=0)
+        return (
+            f"the average began at update {start}, but {self._much_lower} of the {self._since} losses since are far "
+            f"below those there, so it was probably no valley: pass a later start, or restart=True"
+        )
+
+    def _instead(self, step: int) -> str:
+        """Say what is averaged as long as no valley is confirmed."""
         updates = ", ".join(map(str, self.spans(step)))
         if not self._step:
             return (
@@ -238,8 +356,14 @@ class LossValley(Rule):
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything `observe` depends on, as plain numbers, strings, lists and dicts."""
-        state = {name: getattr(self, name) for name in self.settings}
-        return {**state, "step": self._step, "skipped": self._skipped, "detector": self.detector.state_dict()}
+        return {
+            **{name: getattr(self, name) for name in self.settings},
+            "step": self._step,
+            "skipped": self._skipped,
+            "rising": self._rising,
+            "since": [self._since, self._much_lower, self._in_a_row],
+            "detector": self.detector.state_dict(),
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue exactly where `state_dict` was taken; the settings must be the same.
@@ -249,25 +373,36 @@ class LossValley(Rule):
         """
         self.check_state(state, "a valley")
         self._step, self._skipped = int(state["step"]), str(state["skipped"])
+        self._rising = list(state["rising"])
+        self._since, self._much_lower, self._in_a_row = state["since"]
         self.detector.load_state_dict(state["detector"])
+
+    def _as_observed(self, loss: float) -> float:
+        return 1 - loss if self.mode == "max" else loss
 
     def _reason(self) -> str:
         detector, above = self.detector, self.detector.n_above
-        if self.phase is Phase.STOPPED:
-            return f"{self.n_tolerance} evaluations in a row above the threshold {detector.threshold:.4g}: overfitted"
-        if self._skipped:
+        outside, inside = ("above", "below") if self.mode == "min" else ("below", "above")
+        if self._skipped and self.phase is not Phase.STOPPED:
             return f"loss {self._skipped} skipped"
-        if self.phase is Phase.AVERAGING:
-            where = f"{above} of {self.n_tolerance} evaluations in a row above" if above else "below"
+        if detector.threshold is not None:
+            threshold = f"the threshold {self._as_observed(detector.threshold):.4g}"
+            if self.phase is Phase.STOPPED:
+                return f"{self.n_tolerance} evaluations in a row {outside} {threshold}: overfitted"
             if self.n_tolerance == math.inf:
-                return f"averages to the end of training, whatever is above the threshold {detector.threshold:.4g}"
-            return f"{where} the threshold {detector.threshold:.4g}"
+                return f"averages to the end of training, whatever is {outside} {threshold}"
+            where = f"{above} of {self.n_tolerance} evaluations in a row {outside}" if above else inside
+            return f"{where} {threshold}"
         if not self._step:
             return "no evaluation yet"
+        if self._waits:
+            return f"evaluations before update {self.start} are not observed"
         evaluations, lowest = detector.lowest
+        best = f"{self._as_observed(lowest):.4g}"
+        what, most = ("loss", "lowest") if self.mode == "min" else ("score", "highest")
         if evaluations == 1:
-            return f"new lowest loss {lowest:.4g}; must stay the lowest for {self.n_converge} evaluations"
-        return f"loss {lowest:.4g} is the lowest for {evaluations} of {self.n_converge} evaluations"
+            return f"new {most} {what} {best}; must stay the {most} for {self.n_converge} evaluations"
+        return f"{what} {best} is the {most} for {evaluations} of {self.n_converge} evaluations"
 
 
 def as_number(loss: Any) -> float:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, cast
 
+import torch
 from torch import Tensor, nn
 
 from swad.util.names import listed
@@ -23,6 +24,10 @@ _WRAPPERS = {"_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module"}
 
 def unwrap(model: nn.Module) -> nn.Module:
     """Return the module inside DDP, DataParallel, `torch.compile` and Lightning Fabric."""
+    if isinstance(model, torch.jit.ScriptModule):
+        raise TypeError(f"a model must be in Python, got a {type(model).__name__}: average it before it is scripted")
+    if isinstance(model, list | tuple):
+        raise TypeError(f"a model must be one nn.Module, got a {type(model).__name__}: pass nn.ModuleList(modules)")
     if not isinstance(model, nn.Module):
         raise TypeError(f"a model must be an nn.Module, got a {type(model).__name__}: pass the model itself")
     while True:

@@ -87,7 +87,10 @@ def test_lists_with_options():
         ("swad:offload=maybe", "offload must be true or false"),
         ("ema:speed=3", "ema takes decay, warmup, buffers, offload, as"),
         ("ema:offload=true", "a mean that moves at every update has none: leave offload out"),
-        ("swad_text:semantics=paper", "takes n_converge, n_tolerance, tolerance_ratio, nonfinite, interval, buffers"),
+        (
+            "swad_text:semantics=paper",
+            "takes n_converge, n_tolerance, tolerance_ratio, tolerance, start, restart",
+        ),
         ("swad:0.3", "got '0.3'"),
         ("swad:as=best", "must not be best or last"),
         ("swad:as=../up", "got '../up'"),

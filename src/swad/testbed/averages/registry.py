@@ -148,13 +148,15 @@ def _late(interval: Callable[[Plan], int]) -> Callable[[Plan], Options]:
     return lambda plan: {"start": plan.late, "end": plan.last, "interval": interval(plan)}
 
 
+_LOSSES: Options = {"mode": "min"}  # what a training of the testbed observes
+
 _ENTRIES = {
     # from the lowest validation loss to the start of overfitting
-    "swad": _Entry(LossValley, _valley),
+    "swad": _Entry(LossValley, _valley, _LOSSES),
     # SWAD by the text of the paper's section 3.2
-    "swad_text": _Entry(LossValley, _valley, {"semantics": "text"}),
+    "swad_text": _Entry(LossValley, _valley, {**_LOSSES, "semantics": "text"}),
     # SWAD as the published code computes it
-    "swad_reference": _Entry(LossValley, _valley, {"semantics": "reference"}),
+    "swad_reference": _Entry(LossValley, _valley, {**_LOSSES, "semantics": "reference"}),
     # the weights at the evaluations of the last 20 %
     "swa": _Entry(Window, _late(lambda plan: plan.interval)),
     # every update after the first 100
@@ -162,9 +164,9 @@ _ENTRIES = {
     # exponential moving average, decay 0.99
     "ema": _Entry(Decay),
     # SWAD on the weights at evaluations only
-    "without_dense": _Entry(LossValley, lambda plan: {**_valley(plan), "interval": plan.evaluate_every}),
+    "without_dense": _Entry(LossValley, lambda plan: {**_valley(plan), "interval": plan.evaluate_every}, _LOSSES),
     # SWAD to the end of training
-    "without_overfit": _Entry(LossValley, _valley, {"n_tolerance": math.inf}),
+    "without_overfit": _Entry(LossValley, _valley, {**_LOSSES, "n_tolerance": math.inf}),
     # every update of the last 20 %
     "without_opt_overfit": _Entry(Window, _late(lambda plan: 1)),
 }

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from swad.averaging.spans import Phase, Status
-from swad.averaging.swad import SWAD, NeverConvergedWarning
+from swad.averaging.swad import SWAD, FalseStartWarning, NeverConvergedWarning
 from swad.averaging.valley import LossValley
 from swad.testbed.averages import registry
 from swad.testbed.averages.segment_log import load_segments, read_segment, replay
@@ -302,7 +302,8 @@ def save_average(run: TunableRun, row: TuneRow, folder: Path, device: torch.devi
 
 @contextmanager
 def _never_converged_ignored() -> Iterator[None]:
-    """Do not warn of a loss that never converged: the tables mark such settings."""
+    """Do not warn of a loss that never converged, or of a false start: that is what tuning is to show."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", NeverConvergedWarning)
+        warnings.simplefilter("ignore", FalseStartWarning)
         yield

@@ -39,6 +39,8 @@ def range_warnings(training: Training, losses: Mapping[int, float], n_classes: i
                 f"the validation loss never converged for {name}, so it averages only the "
                 "end of training: train longer or evaluate more often"
             )
+        elif valley is not None and valley.status.warning:
+            texts.append(f"{name}: {valley.status.warning}")
         elif valley is not None:
             texts += _early_start(name, training.averages[name].status.start_step, losses, n_classes)
     return texts

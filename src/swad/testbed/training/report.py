@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from swad.averaging.swad import NeverConvergedWarning
+from swad.averaging.rule import FalseStartWarning, NeverConvergedWarning
 from swad.testbed.data.splits import Target
 from swad.testbed.results.records import iterate_records
 from swad.testbed.training.batch_norms import estimate_statistics
@@ -103,6 +103,7 @@ def _final_weights(training: Training) -> Iterator[tuple[str, str, dict[str, Ten
     for name, average in training.averages.items():
         with warnings.catch_warnings():  # the result contains this warning
             warnings.simplefilter("ignore", NeverConvergedWarning)
+            warnings.simplefilter("ignore", FalseStartWarning)
             yield name, f"An average of the weights along the trajectory: {name}", whole(average.averaged_state())
 
 
