@@ -7,10 +7,10 @@ from typing import Any
 from torch import nn
 
 from swad.averaging.average import Average
+from swad.averaging.checks import is_whole
 from swad.averaging.rule import Rule
 from swad.averaging.spans import Span
 from swad.averaging.tracked import Buffers
-from swad.averaging.valley import is_whole
 from swad.tensors.names import Patterns
 
 

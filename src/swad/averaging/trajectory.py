@@ -21,12 +21,12 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from swad.averaging import state
+from swad.averaging.checks import as_number
 from swad.averaging.span_sums import SpanSums
 from swad.averaging.spans import FOREVER, Span, Status
 from swad.averaging.state import Saved, State, Sums
 from swad.averaging.sums import OpenSum, WeightSum
 from swad.averaging.tracked import TrackedTensors
-from swad.averaging.valley import as_number
 from swad.tensors import swapping
 
 

@@ -45,6 +45,8 @@ from collections.abc import Mapping
 from typing import Any, Literal, get_args
 
 from swad.averaging.algorithm1 import Algorithm1
+from swad.averaging.checks import as_number, check_count, is_whole
+from swad.averaging.false_start import MUCH_LOWER, FalseStart
 from swad.averaging.published_code import PublishedCode
 from swad.averaging.rule import FalseStartWarning, NeverConvergedWarning, Rule
 from swad.averaging.spans import Phase, Span, Status, every_nth
@@ -57,10 +59,6 @@ Nonfinite = Literal["raise", "skip"]
 
 _LARGEST_RATIO = 10
 """A ratio from here on is a percentage by mistake: no loss would ever exceed such a threshold."""
-
-_MUCH_LOWER = 0.8
-"""A loss below this share of the mean that gave the threshold speaks against the start. Of 24 trainings with a real
-valley, none had more than 41 % of such losses; of two that began on a plateau, 75 % and 88 %."""
 
 _RISING = 4
 """Losses that only rise from the first one on, in [0, 1], until they are taken for accuracies."""
@@ -128,9 +126,9 @@ class LossValley(Rule):
         nonfinite: Nonfinite = "raise",
         interval: int = 1,
     ) -> None:
-        _check_count("n_converge (N_s)", n_converge)
+        check_count("n_converge (N_s)", n_converge)
         if n_tolerance != math.inf:
-            _check_count("n_tolerance (N_e)", n_tolerance)
+            check_count("n_tolerance (N_e)", n_tolerance)
         if not tolerance_ratio >= 0 or math.isinf(tolerance_ratio):
             raise ValueError(
                 f"r = 1 + tolerance_ratio must be at least 1, or the threshold is below the lowest loss; "
@@ -178,7 +176,7 @@ class LossValley(Rule):
         self.weighs_segments = self.detector.weighs_segments
         self._step = 0  # of the last evaluation
         self._skipped = ""  # the loss of the last evaluation, if it was skipped
-        self._rising: list[float] = []  # the first losses, as long as they rise
+        self._rising: list[float] | None = []  # the first losses, as long as they rise
 
     def _search(self) -> None:
         """Begin to search for a valley."""
@@ -188,8 +186,7 @@ class LossValley(Rule):
             self.detector = PublishedCode(self.n_converge, self.n_tolerance, r, plus)
         else:
             self.detector = Algorithm1(self.n_converge, self.n_tolerance, r, self.semantics == "text", plus)
-        # Losses since the valley was confirmed: all, those far below its start, and how many of these came last.
-        self._since = self._much_lower = self._in_a_row = 0
+        self._doubts = FalseStart(self.n_converge)
 
     @property
     def phase(self) -> Phase:
@@ -241,10 +238,8 @@ class LossValley(Rule):
             return
         self._warn_of_accuracies(loss)
         if self.converged:
-            lower = loss < self._much_lower_than_start
-            self._since, self._much_lower = self._since + 1, self._much_lower + lower
-            self._in_a_row = self._in_a_row + 1 if lower else 0
-            if self.restart and self._in_a_row >= self.n_converge:
+            self._doubts.take(loss < self._much_lower_than_start)
+            if self.restart and self._doubts.is_certain:
                 self._search()
         self.detector.observe(loss, step)
 
@@ -255,18 +250,19 @@ class LossValley(Rule):
         assert threshold is not None
         if self.tolerance is not None:
             return threshold - 2 * self.tolerance
-        return _MUCH_LOWER * threshold / (1 + self.tolerance_ratio)
+        return MUCH_LOWER * threshold / (1 + self.tolerance_ratio)
 
     def _warn_of_accuracies(self, loss: float) -> None:
-        if self.mode == "max" or len(self._rising) == _RISING:
+        if self.mode == "max" or self._rising is None:
             return
-        rises = 0 <= loss <= 1 and (not self._rising or loss > self._rising[-1])
-        self._rising = [*self._rising, loss] if rises else [math.nan] * _RISING  # nothing more to look for
-        if rises and len(self._rising) == _RISING:
+        rises = 0 <= loss <= 1 and loss > max(self._rising, default=-1)
+        self._rising = [*self._rising, loss] if rises else None
+        if self._rising is not None and len(self._rising) == _RISING:
             warn_caller(
                 f"the first {_RISING} validation losses rise from {self._rising[0]:.3g} to {loss:.3g}: "
                 f"if they are accuracies or other scores, pass mode='max'"
             )
+            self._rising = None
 
     def check(self, loss: float) -> None:
         """Raise if `observe` would refuse this loss."""
@@ -331,12 +327,13 @@ class LossValley(Rule):
         return NeverConvergedWarning(self._instead(step))
 
     def _false_start(self, step: int) -> str:
-        if self._since < self.n_converge or 2 * self._much_lower <= self._since:
+        if not self._doubts.is_probable:
             return ""
         start = min((span.first for span in self.spans(step)), default=0)
+        again = "" if self.restart or self.semantics == "reference" else ", or restart=True"
         return (
-            f"the average began at update {start}, but {self._much_lower} of the {self._since} losses since are far "
-            f"below those there, so it was probably no valley: pass a later start, or restart=True"
+            f"the average began at update {start}, but {self._doubts.much_lower} of the {self._doubts.since} losses "
+            f"since are far below those there, so it was probably no valley: pass a later start{again}"
         )
 
     def _instead(self, step: int) -> str:
@@ -361,7 +358,7 @@ class LossValley(Rule):
             "step": self._step,
             "skipped": self._skipped,
             "rising": self._rising,
-            "since": [self._since, self._much_lower, self._in_a_row],
+            "doubts": dict(vars(self._doubts)),
             "detector": self.detector.state_dict(),
         }
 
@@ -373,8 +370,8 @@ class LossValley(Rule):
         """
         self.check_state(state, "a valley")
         self._step, self._skipped = int(state["step"]), str(state["skipped"])
-        self._rising = list(state["rising"])
-        self._since, self._much_lower, self._in_a_row = state["since"]
+        self._rising = state["rising"]
+        vars(self._doubts).update(state["doubts"])
         self.detector.load_state_dict(state["detector"])
 
     def _as_observed(self, loss: float) -> float:
@@ -403,33 +400,3 @@ class LossValley(Rule):
         if evaluations == 1:
             return f"new {most} {what} {best}; must stay the {most} for {self.n_converge} evaluations"
         return f"{what} {best} is the {most} for {evaluations} of {self.n_converge} evaluations"
-
-
-def as_number(loss: Any) -> float:
-    """Return a validation loss as a number.
-
-    >>> as_number([0.3, 0.4])
-    Traceback (most recent call last):
-    TypeError: a validation loss must be one number, got a list: average it over the examples first
-    """
-    try:
-        return float(loss)
-    except (TypeError, ValueError, RuntimeError):
-        shape = getattr(loss, "shape", None)
-        got = f"a {type(loss).__name__}" if shape is None else f"a {type(loss).__name__} of shape {tuple(shape)}"
-        raise TypeError(
-            f"a validation loss must be one number, got {got}: average it over the examples first"
-        ) from None
-
-
-def is_whole(number: Any, least: int) -> bool:
-    """Whether a value is a whole number and not below `least`; 3.0 is one, "3" is not."""
-    try:
-        return bool(int(number) == number >= least)
-    except (TypeError, ValueError, OverflowError):
-        return False
-
-
-def _check_count(name: str, value: float) -> None:
-    if not is_whole(value, 1):
-        raise ValueError(f"{name} counts evaluations and must be a whole number of at least 1, got {value!r}")

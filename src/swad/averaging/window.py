@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from swad.averaging.checks import is_whole
 from swad.averaging.rule import Rule
 from swad.averaging.spans import FOREVER, Phase, Span, Status, every_nth
-from swad.averaging.valley import is_whole
 
 
 class Window(Rule):
