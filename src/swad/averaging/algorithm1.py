@@ -62,7 +62,7 @@ class Algorithm1(Rule):
             if len(L) >= N_s and L[-N_s] == min(L[-N_s:]):
                 self.t_s = u[-N_s]
                 self.l = self._threshold(L[-N_s:])
-        elif len(L) > N_e and self.l < min(L[-N_e:]):
+        elif len(L) > N_e and self.l < min(L[-N_e:]):  # fewer losses include that of t_s, or N_e is infinite
             self.t_e = u[-N_e] if self.text else u[-N_e - 1]
         self._forget()
 
