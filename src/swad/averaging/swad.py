@@ -54,6 +54,8 @@ class SWAD(Average):
     Precision: sums inside a segment are float32, so rounding grows with the updates between two evaluations: relative
     errors of about 2e-7 at 100 updates, 1e-6 at 1,000 (weights that hardly move: 1e-6 and 7e-6).
 
+    Threads: an average has no lock. Another thread may read it only while no update or evaluation is made.
+
     If the loss never converges, the average is everything since the best evaluation (`reference`: the last segment),
     and reading it warns (`NeverConvergedWarning`). When a model is trained from scratch, a plateau before the loss
     first falls can look like a valley. `Status.warning` says so later, and reading the average warns
