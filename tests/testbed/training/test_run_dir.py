@@ -245,6 +245,8 @@ def test_a_flipped_bit_in_a_result_is_noticed(tmp_path, finished_run):
     flip(done, done.read_bytes().index(b'"accuracy": 0.') + 14)
     with pytest.raises(RunError, match=r"done.json is damaged: restore"):
         train(short(done.parent))
+    with pytest.raises(RecordError, match=r"done.json is damaged: restore"):
+        runs.load_run(done.parent)
 
 
 def test_the_settings_of_the_checkpoint_count(tmp_path):
