@@ -195,9 +195,9 @@ def is_file_at(fd: int, path: str | os.PathLike[str]) -> bool:
 
 
 def write_text(path: str | os.PathLike[str], text: str, *, follow_link: bool = False) -> None:
-    """Write text atomically."""
+    """Write text atomically; bytes of a file's name that are not UTF-8 are written as Python shows them."""
     with atomic_write(path, follow_link=follow_link) as partial:
-        partial.write_text(text, encoding="utf-8")
+        partial.write_text(text, encoding="utf-8", errors="backslashreplace")
 
 
 def write_json(path: str | os.PathLike[str], content: Any) -> None:
