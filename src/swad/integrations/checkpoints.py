@@ -18,6 +18,9 @@ from swad.averaging.state import ALONE, average_part, member_state, parsed_heade
 from swad.util.files import atomic_write
 from swad.util.names import listed, one_line
 
+LIGHTNING_METADATA = "meta.pt"
+"""Where a distributed checkpoint of Lightning has all but model and optimizer."""
+
 PLAIN_CLASSES: list[Any] = [argparse.Namespace]
 """What checkpoints of timm contain besides tensors and plain values; it holds attributes and runs no code."""
 
@@ -28,7 +31,7 @@ def averaged_weights(source: str | os.PathLike[str] | Mapping[str, Any], name: s
     Checkpoints hold the state of an average, which is sums of weights. This call divides them, and needs neither the
     model nor the trainer. It reads
 
-    - checkpoints of Lightning, with the state of a callback;
+    - checkpoints of Lightning, files or folders, with the state of a callback;
     - a folder `checkpoint-N` of Hugging Face, or the `swad.safetensors` in it;
     - checkpoints of timm: `ModelSwad(optimizer=...)`, or else its `state_dict_ema`;
     - what `torch.save` wrote, or a dict in memory, with `average.state_dict()` anywhere in it.
@@ -128,6 +131,8 @@ def _flattened(state: Mapping[str, Any], parents: tuple[str, ...]) -> Iterator[t
 
 def _read_content(path: Path) -> Mapping[str, Any]:
     """Return what a file holds, or the states in a folder by the names of their files."""
+    if (path / LIGHTNING_METADATA).is_file():
+        path /= LIGHTNING_METADATA
     if path.is_dir():
         return {
             file.stem: read_state(file) for file in sorted(path.glob("*.safetensors")) if "header" in metadata(file)
