@@ -504,20 +504,22 @@ def test_saving_between_evaluations_and_by_epoch_saves_the_average_too(tmp_path)
         assert seen.evaluated
 
 
-@pytest.mark.parametrize("save_strategy", ["steps", "best"])
-def test_the_best_average_is_kept_at_the_end(tmp_path, save_strategy):
+@pytest.mark.parametrize(
+    ("save_strategy", "eval_strategy", "best"), [("steps", "steps", 8), ("best", "steps", 8), ("best", "epoch", 10)]
+)
+def test_the_best_average_is_kept_at_the_end(tmp_path, save_strategy, eval_strategy, best):
     class Scores(Trainer):
         def evaluation_loop(self, *args, **kwargs):
             output = super().evaluation_loop(*args, **kwargs)
-            output.metrics["eval_loss"] = abs(self.state.global_step - 2 * EVERY)
+            output.metrics["eval_loss"] = abs(self.state.global_step - 9)
             return output
 
     keep, seen = KeepAll(), KeepEvaluated()
-    options = {"save_steps": EVERY, "max_steps": 4 * EVERY, "trainer_class": Scores, "save_strategy": save_strategy}
-    best = {"load_best_model_at_end": True, "metric_for_best_model": "eval_loss", "greater_is_better": False}
-    trainer = train(tmp_path, keep, AverageCallback(**EVALUATED), seen, **options, **best)
-    assert_equal(trainer.model.state_dict(), seen.evaluated[2 * EVERY])
-    assert_close(trainer.model.state_dict(), ema(keep.kept, 0.8, 2 * EVERY))
+    options = {"load_best_model_at_end": True, "metric_for_best_model": "eval_loss", "greater_is_better": False}
+    options |= {"save_strategy": save_strategy, "eval_strategy": eval_strategy, "save_steps": EVERY, "max_steps": 15}
+    trainer = train(tmp_path, keep, AverageCallback(**EVALUATED), seen, trainer_class=Scores, **options)
+    assert_equal(trainer.model.state_dict(), seen.evaluated[best])
+    assert_close(trainer.model.state_dict(), ema(keep.kept, 0.8, best))
 
 
 def test_an_evaluation_at_the_start_of_a_resumed_training_is_of_the_average(evaluated, tmp_path):

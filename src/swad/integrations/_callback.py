@@ -147,8 +147,7 @@ class FollowedTraining:
         """Observe the loss, unless it is that of an average, or of weights that were evaluated before."""
         if is_swapped(self.averager.tracked.model) or self.averager.step == self.averager.trajectory.observed_step:
             return None
-        with torch.inference_mode(False):  # sums are written to in training, too
-            status = self.averager.observe(loss)
+        status = self.averager.observe(loss)
         if status.warning and FalseStartWarning not in self._shown:
             self._shown.add(FalseStartWarning)
             if is_main_process():
@@ -163,10 +162,9 @@ class FollowedTraining:
     def _before_evaluation(self) -> None:
         """Take the weights, for an average of those at evaluations, and swap the average in if it is evaluated."""
         takes_weights = self.monitor is None and type(self.averager.rule).observe is not Rule.observe
-        with torch.inference_mode(False):
-            if takes_weights and self.averager.step > self.averager.trajectory.observed_step:
-                self.averager.observe(math.nan)  # such a rule looks at no loss
-            self._show_average()
+        if takes_weights and self.averager.step > self.averager.trajectory.observed_step:
+            self.averager.observe(math.nan)  # such a rule looks at no loss
+        self._show_average()
 
     def _show_average(self) -> None:
         """Let the model hold the average until `_show_live`, if evaluations and checkpoints are of the average."""

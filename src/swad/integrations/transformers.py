@@ -181,12 +181,7 @@ class AverageCallback(FollowedTraining, TrainerCallback):  # type: ignore[misc]
         elif control.should_save:
             self._show_average()
 
-    def on_epoch_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **trainer: Any
-    ) -> None:
-        """Do the same as after a step."""
-        self._show_live()
-        self.on_step_end(args, state, control)
+    on_epoch_end = on_step_end
 
     def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **trainer: Any) -> None:
         """Give the model its live weights back before the Trainer loads the best ones; no other hook is between."""
