@@ -19,6 +19,9 @@ OTHERS = (
     "integrations.lightning.SWADCallback",
     "integrations.transformers.SWADCallback",
     "integrations.timm.ModelSwad",
+    "compat.LossValley",
+    "compat.AveragedModel",
+    "compat.update_bn",
     "averaging.distributed_checkpoint.save",
     "averaging.distributed_checkpoint.load",
 )
