@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from swad.averaging.swa import SMA, SWA
     from swad.averaging.swad import SWAD
     from swad.averaging.valley import LossValley
+    from swad.integrations.checkpoints import averaged_weights
     from swad.testbed.training.loop import train
 
 _HOMES = {
@@ -48,6 +49,7 @@ _HOMES = {
     "SWA": "averaging.swa",
     "SWAD": "averaging.swad",
     "AverageGroup": "averaging.group",
+    "averaged_weights": "integrations.checkpoints",
     "Span": "averaging.spans",
     "Status": "averaging.spans",
     "train": "testbed.training.loop",
@@ -64,6 +66,7 @@ __all__ = [  # noqa: RUF022 - the reader's order
     "LAWA",
     "AverageGroup",
     "update_bn",
+    "averaged_weights",
     "Average",
     "Rule",
     "Status",

@@ -16,7 +16,9 @@ from typing import Any
 import swad
 
 OTHERS = (
+    "integrations.lightning.AverageCallback",
     "integrations.lightning.SWADCallback",
+    "integrations.transformers.AverageCallback",
     "integrations.transformers.SWADCallback",
     "integrations.timm.ModelSwad",
     "compat.LossValley",

@@ -19,7 +19,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint  # noqa: E402
 
 import swad  # noqa: E402
 from helpers.lightning_parts import EVERY, OPTIONS, KeepAll, Net, loader  # noqa: E402
-from swad.integrations.lightning import SWADCallback  # noqa: E402
+from swad.integrations.lightning import AverageCallback, SWADCallback  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning:lightning", "ignore::FutureWarning")
 
@@ -234,7 +234,7 @@ def test_a_training_without_validation_is_warned_of_at_the_start():
         fit([SWADCallback()], max_epochs=1, limit_val_batches=0)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        fit([SWADCallback(average=swad.EMA)], max_epochs=1, limit_val_batches=0)
+        fit([AverageCallback(swad.EMA)], max_epochs=1, limit_val_batches=0)
     assert not [warning for warning in caught if "SWAD" in str(warning.message)]
 
 
@@ -335,7 +335,7 @@ class TwoOptimizers(Net):
 
 
 def test_with_several_optimizers_one_must_be_chosen():
-    with pytest.raises(ValueError, match=r"the module has 2; got optimizer_index=None"):
+    with pytest.raises(ValueError, match=r"the module has 2; got optimizer_index=None: pass the one that steps last"):
         fit([SWADCallback()], TwoOptimizers())
     callback = SWADCallback(optimizer_index=1)
     with pytest.warns(swad.NeverConvergedWarning):
@@ -354,10 +354,10 @@ def test_logs_where_the_valley_is(tmp_path):
 
 
 def test_several_averages_of_one_training(tmp_path):
-    first, second = SWADCallback(**OPTIONS), SWADCallback(name="ema", average=swad.EMA, decay=0.9, apply_at_end=False)
+    first, second = SWADCallback(**OPTIONS), AverageCallback(swad.EMA, decay=0.9, apply_at_end=False)
     fit([first, second, every_epoch(tmp_path)])
     saved = torch.load(tmp_path / "epoch=0.ckpt", weights_only=True)["callbacks"]
-    assert {"SWADCallback[swad]", "SWADCallback[ema]"} <= set(saved)
+    assert {"SWADCallback[swad]", "AverageCallback[ema]"} <= set(saved)
     assert second.averager.step == STOP
 
 

@@ -23,7 +23,7 @@ from transformers import (
 
 import swad
 from helpers.states import assert_close, assert_equal
-from swad.integrations.transformers import SWADCallback
+from swad.integrations.transformers import AverageCallback, SWADCallback
 
 EVERY = 4  # steps per evaluation
 LOSSES = [2.0, 1.0, 1.1, 1.2, 1.1, 3.0, 3.0, 3.0]  # the floor is the second; the end is the fifth, seen at the seventh
@@ -165,7 +165,7 @@ def test_a_moved_checkpoint_is_passed_as_resume_from(unbroken, tmp_path):
     train(tmp_path / "out", callback, resume=moved)
     assert callback.status == whole.status
     (moved / "swad.safetensors").write_bytes(b"torn")
-    with pytest.raises(ValueError, match=r"swad.safetensors is damaged .*: resume from another checkpoint"):
+    with pytest.raises(ValueError, match=r"swad.safetensors is damaged .*: use another checkpoint"):
         train(tmp_path / "out", SWADCallback(resume_from=moved, **OPTIONS), resume=moved)
 
 
@@ -275,14 +275,14 @@ def test_defaults_of_the_trainer_that_do_not_suit_swad_are_warned_of_at_the_star
             train(tmp_path, SWADCallback(), **short, lr_scheduler_type=decaying)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        train(tmp_path, SWADCallback(average=swad.EMA), **short, lr_scheduler_type="linear")
+        train(tmp_path, AverageCallback(swad.EMA), **short, lr_scheduler_type="linear")
         train(tmp_path, SWADCallback(**OPTIONS), lr_scheduler_type="constant_with_warmup", warmup_steps=2)
     assert not [warning for warning in caught if "SWAD" in str(warning.message)]
 
 
 def test_two_callbacks_of_one_name_are_refused(tmp_path):
     with pytest.raises(ValueError, match="need different names, got 'swad' twice: set name"):
-        train(tmp_path, SWADCallback(), SWADCallback(average=swad.EMA))
+        train(tmp_path, SWADCallback(), AverageCallback(swad.EMA, name="swad"))
 
 
 class Normed(nn.Module):
@@ -352,7 +352,7 @@ def test_misspelt_options_name_the_choices():
     with pytest.raises(ValueError, match="one of paper, text, reference, got 'papper': did you mean 'paper'"):
         SWADCallback(semantics="papper")
     with pytest.raises(TypeError, match=r"must be a class such as swad.EMA, got 'ema'"):
-        SWADCallback(average="ema")
+        AverageCallback("ema")
 
 
 @pytest.mark.slow
@@ -381,12 +381,12 @@ def test_only_the_process_that_saves_writes(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_other_averages_resume_too(tmp_path):
-    callback = SWADCallback(average=swad.SMA, start=10, name="sma")
+    callback = AverageCallback(swad.SMA, start=10)
     keep = KeepAll()
     trainer = train(tmp_path, keep, callback, save_strategy="steps", save_steps=20)
     assert callback.status.start_step == 11
     assert_close(trainer.model.state_dict(), keep.average(callback.status.spans))
-    again = SWADCallback(average=swad.SMA, start=10, name="sma")
+    again = AverageCallback(swad.SMA, start=10)
     resumed = train(tmp_path, again, resume=tmp_path / "checkpoint-20")
     assert_equal(resumed.model.state_dict(), trainer.model.state_dict())
 
@@ -400,9 +400,9 @@ def test_the_real_evaluation_loss_is_what_is_watched(tmp_path):
     seen = []
 
     class Watch(SWADCallback):
-        def _observe_once(self, loss):
+        def _observe_once(self, loss, step):
             seen.append(loss)
-            return super()._observe_once(loss)
+            return super()._observe_once(loss, step)
 
     trainer = train(tmp_path, Watch(apply_at_end=False), trainer_class=Trainer)
     logged = [row["eval_loss"] for row in trainer.state.log_history if "eval_loss" in row]
