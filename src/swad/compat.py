@@ -26,21 +26,22 @@ The weights are those of the published class up to rounding; `swad.averaging.pub
 
 - `get_final_model` changes nothing and returns a new model, so it may be called at every validation. The published one
   empties its queue: a read at every validation averages too little, and the valley ends too early.
-- It keeps sums, not models: usually three once the valley has settled and up to max(N_s, N_e) + 2 before, in host
-  memory. The published class keeps max(N_s, N_e) + 1 models, each with the optimizer's state.
-- Optimizers are never copied; a copy has None in their place. Frozen parameters are added up only if they change.
+- It keeps sums in host memory and one model: usually three sums once the valley has settled, up to max(N_s, N_e) + 2
+  before. The published class keeps max(N_s, N_e) + 1 models, each with the optimizer's state.
+- Optimizers are never copied; a copy has None in their place.
+- The final model has the buffers of the last evaluation.
 - Numbers that look like accuracies warn, and losses that are not finite raise.
 - It resumes (`state_dict`), and it can be pickled.
-- Without `step=` the order of the segments counts. The published class then averages some before the lowest loss too.
 
-Without such a history use `swad.SWAD`, which has all semantics, FSDP2 and groups of averages.
+Without such a trainer use `swad.SWAD`, which has all semantics, FSDP2 and groups of averages.
 """
 
 from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import reduce
 from typing import Any
 
 import torch
@@ -51,9 +52,9 @@ from torch.optim.lr_scheduler import LRScheduler
 from swad.averaging import batchnorm, valley
 from swad.averaging.checks import as_number
 from swad.averaging.published_code import PublishedCode
+from swad.averaging.span_sums import counted
 from swad.averaging.spans import Phase, Status
-from swad.averaging.swad import SWAD
-from swad.averaging.tracked import TrackedTensors
+from swad.averaging.sums import WeightSum
 from swad.tensors.shards import accumulator
 from swad.util.warn import warn_caller
 
@@ -89,14 +90,17 @@ class AveragedModel(nn.Module):
         if avg_fn is not None:
             raise ValueError("all updates of a segment have the same weight, got avg_fn: use e.g. swad.EMA instead")
         source = _forward_model(model)
-        self.module = copy.deepcopy(source, {id(optimizer): None for optimizer in _optimizers(source)})
+        self.module = copy.deepcopy(source, dict.fromkeys(map(id, _optimizers(source))))
         self.module.to(device)
         self.register_buffer("n_averaged", torch.tensor(0, device=device))
         self.use_buffers = use_buffers
+        if low := [tensor.dtype for tensor in self._averaged() if tensor.dtype != accumulator(tensor)]:
+            raise ValueError(
+                f"a mean in {low[0]} stops moving after a few hundred updates: use swad.SWAD, which sums in float32"
+            )
         self.start_step: float = -1
         self.end_step: float = -1
         self._count = 0  # `n_averaged`, known without waiting for the device
-        self._wide: dict[int, Tensor] = {}  # the means of low-precision tensors, in which they would stop moving
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Call the copy."""
@@ -127,13 +131,13 @@ class AveragedModel(nn.Module):
             start_step: The first update instead, if `model` is an average of several.
             end_step: The last one.
         """
-        means, live = self._means(), self._averaged(_forward_model(model))
-        _require_same_shapes(means, live)
+        means, live = self._averaged(), self._averaged(_forward_model(model))
+        if [mean.shape for mean in means] != [tensor.shape for tensor in live]:
+            raise ValueError("the model must have the parameters of the copied one: build a new AveragedModel of it")
         self._count += 1
-        torch._foreach_lerp_(means, [new.to(mean) for mean, new in zip(means, live, strict=True)], 1 / self._count)
-        for held, mean in zip(self._averaged(), means, strict=True):
-            if held is not mean:
-                held.copy_(mean)
+        torch._foreach_lerp_(
+            means, [tensor.to(mean) for mean, tensor in zip(means, live, strict=True)], 1 / self._count
+        )
         self.n_averaged.fill_(self._count)
         first, last = (step if number is None else number for number in (start_step, end_step))
         if first is not None and self._count == 1:
@@ -145,29 +149,20 @@ class AveragedModel(nn.Module):
         """Return the tensors to average, of the copy or of another module: parameters, and buffers if wanted."""
         module = module or self.module
         tensors = [*module.parameters(), *(module.buffers() if self.use_buffers else ())]
-        return [tensor for tensor in tensors if tensor.is_floating_point() or tensor.is_complex()]
+        return [tensor.detach() for tensor in tensors if tensor.is_floating_point() or tensor.is_complex()]
 
-    def _means(self) -> list[Tensor]:
-        """Return the averaged tensors of the copy with their full precision."""
-        tensors = self._averaged()
-        for i, tensor in enumerate(tensors):
-            if tensor.dtype != accumulator(tensor) and i not in self._wide:
-                self._wide[i] = tensor.detach().to(accumulator(tensor))
-        return [self._wide.get(i, tensor) for i, tensor in enumerate(tensors)]
+    def get_extra_state(self) -> dict[str, float]:
+        """Return what `state_dict` has besides the published entries."""
+        return {"start_step": self.start_step, "end_step": self.end_step}
 
-    # The rest of a segment is in the metadata of its state dict, so that the keys are the published ones.
+    def set_extra_state(self, state: Mapping[str, float]) -> None:
+        """Continue from what `get_extra_state` returned."""
+        self.start_step, self.end_step = state["start_step"], state["end_step"]
 
-    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
-        super()._save_to_state_dict(destination, prefix, keep_vars)
-        if hasattr(destination, "_metadata"):
-            wide = {i: mean.clone() for i, mean in self._wide.items()}
-            destination._metadata[prefix[:-1]]["segment"] = (self.start_step, self.end_step, wide)
-
-    def _load_from_state_dict(self, state: Any, prefix: str, metadata: Any, *args: Any) -> None:
-        super()._load_from_state_dict(state, prefix, metadata, *args)
+    def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *args: Any) -> None:
+        state.setdefault(f"{prefix}_extra_state", self.get_extra_state())  # the published class has none
+        super()._load_from_state_dict(state, prefix, *args)
         self._count = int(self.n_averaged)
-        self.start_step, self.end_step, wide = metadata.get("segment", (-1, -1, {}))
-        self._wide = {i: mean.clone() for i, mean in wide.items()}
 
 
 class LossValley:
@@ -178,8 +173,7 @@ class LossValley:
         n_converge: N_s, the evaluations for which a loss must stay the lowest to be the start.
         n_tolerance: N_e, the evaluations in a row above the threshold that end the valley.
         tolerance_ratio: By how much the threshold exceeds the mean of the N_s losses.
-        offload: Keep the sums in host memory, as the published class does with its models.
-        settings: Other settings of `swad.LossValley`: `mode="max"` for a score, `tolerance`, `start`, `nonfinite`.
+        settings: Other settings of `swad.LossValley`: `mode="max"` for a score, `tolerance`, `start`.
     """
 
     def __init__(
@@ -188,23 +182,20 @@ class LossValley:
         n_converge: int = 3,
         n_tolerance: int = 6,
         tolerance_ratio: float = 0.3,
-        *,
-        offload: bool = True,
         **settings: Any,
     ) -> None:
         if isinstance(evaluator, int | float):
             raise TypeError(f"the first argument is the evaluator or None, got {evaluator}: pass n_converge by name")
-        if settings.setdefault("semantics", "reference") != "reference":
-            raise ValueError(
-                f"the published class averages segments, got semantics={settings['semantics']!r}: use swad.SWAD instead"
-            )
-        self.evaluator, self.offload = evaluator, offload
+        for name, needed in (("semantics", "reference"), ("nonfinite", "raise")):
+            if settings.setdefault(name, needed) != needed:
+                raise ValueError(f"the published class has {name}={needed!r}, got {settings[name]!r}: use swad.SWAD")
+        self.evaluator = evaluator
         self.n_converge, self.n_tolerance, self.tolerance_ratio = n_converge, n_tolerance, tolerance_ratio
         self._valley = valley.LossValley(n_converge, n_tolerance, tolerance_ratio, **settings)
-        self._segments: list[tuple[int, float, float]] = []  # the last update, start_step and end_step of each
-        self._average: SWAD | None = None
-        self._moving: list[int] = []  # which tensors it averages: those that are trained or have changed
-        self._shells: dict[int, AveragedModel] = {}  # by last update, the segments that may have the lowest loss
+        self._sums: list[WeightSum] = []  # of the means of segments
+        self._start_steps: dict[int, float] = {}  # of each segment, by its first update as the detector counts them
+        self._end_steps: dict[int, float] = {}  # and by its last one
+        self._newest: AveragedModel | None = None  # what a final model has besides the averaged weights
 
     @property
     def status(self) -> Status:
@@ -229,8 +220,9 @@ class LossValley:
     @property
     def converge_step(self) -> float | None:
         """The `end_step` of the segment with the lowest loss, once that is confirmed."""
-        lowest = self._detector.converged
-        return None if lowest is None else self._segment_of(lowest.last)[2]
+        detector = self._valley.detector
+        assert isinstance(detector, PublishedCode)
+        return None if detector.converged is None else self._end_steps[detector.converged.last]
 
     @torch.no_grad()
     def update_and_evaluate(
@@ -248,24 +240,26 @@ class LossValley:
             return
         if not isinstance(segment_swa, AveragedModel):
             raise TypeError(f"a segment must be a swad.compat.AveragedModel, got a {type(segment_swa).__name__}")
+        means = [tensor.to("cpu", accumulator(tensor), copy=True) for tensor in segment_swa._averaged()]
+        if self._sums and [mean.shape for mean in means] != [value.shape for value in self._sums[0].values]:
+            raise ValueError(
+                "the model must have the parameters of the first segment: build a new LossValley for another"
+            )
         loss = as_number(val_acc if val_loss is None else val_loss)
-        self._valley.check(loss)
-        if not self._segments and self._valley.mode == "min" and val_acc is not None and val_acc == val_loss:
+        if not self._end_steps and self._valley.mode == "min" and val_acc is not None and val_acc == val_loss:
             warn_caller(
                 f"val_acc and val_loss are the same number, {loss:.4g}: "
                 f"pass the loss as val_loss, or build LossValley(..., mode='max') if both are a score"
             )
-        average, means, n_updates = self._follow(segment_swa), segment_swa._means(), max(1, segment_swa._count)
-        average.trajectory.take_segment({str(k): means[i] * n_updates for k, i in enumerate(self._moving)}, n_updates)
-        self._segments.append((average.step, segment_swa.start_step, segment_swa.end_step))
-        if not self.is_converged:
-            self._shells[average.step] = self._shell(segment_swa)
-        average.trajectory.take_loss(loss, compare=False)  # many trainers evaluate in the main process alone
-        if not average.trajectory.read_segment().weight:  # a skipped loss leaves the segment open
-            average.trajectory.segment.release()
-        lowest, window = self._detector.converged, self._detector.queue[-self.n_converge :]
-        candidates = [segment.last for segment in (window if lowest is None else [lowest])]
-        self._shells = {last: self._shells[last] for last in candidates or [average.step]}
+        first = max(self._end_steps, default=0) + 1
+        last = first + max(1, segment_swa._count) - 1
+        self._valley.observe(loss, last)
+        self._start_steps[first], self._end_steps[last] = segment_swa.start_step, segment_swa.end_step
+        self._newest = segment_swa
+        # All updates of a needed span have one fate, so one sum is enough for them.
+        sums = [*self._sums, WeightSum(means, first, last, 1, buffers=[])]
+        shared = [[total for total in sums if span.overlaps(total.first, total.last)] for span in self._valley.needed()]
+        self._sums = [_added_up(of_span) for of_span in shared if of_span]
 
     @torch.no_grad()
     def get_final_model(self, device: Device = None) -> AveragedModel:
@@ -276,97 +270,55 @@ class LossValley:
         Args:
             device: Where to put it. By default where the segments are.
         """
-        if self._average is None:
-            raise RuntimeError("there is nothing to average yet: call update_and_evaluate after an evaluation")
-        final = copy.deepcopy(list(self._shells.values())[-1]).to(device)
-        averaged = final._averaged()
-        self._average.copy_to(nn.ParameterList(nn.Parameter(averaged[i], False) for i in self._moving))
-        spans = self.status.spans
-        final.start_step, final.end_step = self._segment_of(spans[0].first)[1], self._segment_of(spans[-1].last)[2]
-        final._count = sum(
-            int(span.times) for last, *_ in self._segments for span in spans if span.overlaps(last, last)
-        )
+        step, spans = max(self._end_steps, default=0), self.status.spans
+        averaged = counted(self._sums, spans)
+        if self._newest is None or not averaged:
+            why = self._valley.why_empty(step) if step else "call update_and_evaluate after an evaluation"
+            raise RuntimeError(f"there is nothing to average yet: {why}")
+        if caveat := self._valley.caveat(step):
+            warn_caller(str(caveat), type(caveat))
+        final = copy.deepcopy(self._newest).to(device)
+        n_segments = sum(total.weight * times for total, times in averaged)
+        for i, tensor in enumerate(final._averaged()):
+            terms = [total.values[i] * times for total, times in averaged]
+            tensor.copy_(reduce(torch.add, terms) / n_segments)
+        final.start_step, final.end_step = self._start_steps[spans[0].first], self._end_steps[spans[-1].last]
+        final._count = round(n_segments)
         final.n_averaged.fill_(final._count)
         return final
 
-    # -- state --------------------------------------------------------------------------------------------
-
     def state_dict(self) -> dict[str, Any]:
         """Return everything needed to resume, as JSON and tensors. An open segment has a state dict of its own."""
-        if self._average is None:
-            return {}
-        header = {"segments": self._segments, "moving": self._moving}
-        buffers = {
-            str(last): {name: buffer.clone() for name, buffer in shell.named_buffers()}
-            for last, shell in self._shells.items()
+        header = {
+            "valley": self._valley.state_dict(),
+            "start_steps": list(self._start_steps.items()),
+            "end_steps": list(self._end_steps.items()),
+            "sums": [total.header() for total in self._sums],
         }
-        return {**self._average.state_dict(), "valley": json.dumps(header, default=float), "buffers": buffers}
+        tensors = {str(k): {str(i): value for i, value in enumerate(s.values)} for k, s in enumerate(self._sums)}
+        return {"header": json.dumps(header, default=float), **tensors}
 
-    @torch.no_grad()
     def load_state_dict(self, state: Mapping[str, Any], segment_swa: AveragedModel) -> None:
         """Continue exactly where `state_dict` was taken, with the same settings.
 
         Args:
             state: What it returned.
-            segment_swa: A segment of the same model; the final model gets its frozen parameters.
+            segment_swa: A segment of the same model, which gives the final model all that is not averaged.
         """
-        if not state:
-            return
-        header = json.loads(state["valley"])
-        self._average, self._shells, self._moving = None, {}, header["moving"]
-        self._follow(segment_swa).load_state_dict(state)
-        self._segments = [(last, start, end) for last, start, end in header["segments"]]
-        for last, buffers in state["buffers"].items():
-            self._shells[int(last)] = shell = self._shell(segment_swa)
-            for name, buffer in shell.named_buffers():
-                buffer.resize_(buffers[name].shape).copy_(buffers[name])
+        header = json.loads(state["header"])
+        self._valley.load_state_dict(header["valley"])
+        self._start_steps, self._end_steps = dict(header["start_steps"]), dict(header["end_steps"])
+        values = [[tensor.clone() for tensor in state[str(k)].values()] for k in range(len(header["sums"]))]
+        self._sums = [WeightSum(v, **head, buffers=[]) for v, head in zip(values, header["sums"], strict=True)]
+        self._newest = segment_swa if self._end_steps else None
 
-    # -- internals ----------------------------------------------------------------------------------------
 
-    @property
-    def _detector(self) -> PublishedCode:
-        assert isinstance(self._valley.detector, PublishedCode)
-        return self._valley.detector
-
-    def _segment_of(self, update: int) -> tuple[int, float, float]:
-        return next(segment for segment in self._segments if update <= segment[0])
-
-    def _follow(self, segment: AveragedModel) -> SWAD:
-        """Return the average of the tensors that are trained, or have changed since the first segment."""
-        tensors, means = segment._averaged(), segment._means()
-        if self._average is None:
-            trained = [i for i, t in enumerate(tensors) if t.requires_grad or not isinstance(t, nn.Parameter)]
-            self._moving = self._moving or trained
-            self._average = SWAD(self._stand_ins(means), valley=self._valley, offload=self.offload)
-            return self._average
-        before = next(iter(self._shells.values()))._averaged()
-        _require_same_shapes(before, means)
-        sums, n_moving = self._average.sums, len(self._moving)
-        for i, mean in enumerate(means):
-            if i not in self._moving and not torch.equal(before[i].to(mean), mean):
-                self._moving.append(i)
-                for total in (*sums.closed, self._average.trajectory.read_segment()):
-                    if total.values:  # all segments so far had the same value
-                        total.values.append(before[i].to(total.values[0].device, mean.dtype) * total.weight)
-        if len(self._moving) > n_moving:
-            sums.tracked = TrackedTensors(self._stand_ins(means), "copy", None, None)
-        return self._average
-
-    def _stand_ins(self, means: Sequence[Tensor]) -> nn.ParameterList:
-        return nn.ParameterList(_stand_in(means[i]).requires_grad_() for i in self._moving)
-
-    def _shell(self, segment: AveragedModel) -> AveragedModel:
-        """Copy a segment without the weights that are averaged; all such copies share the frozen ones."""
-        tensors, others = segment._averaged(), list(segment.module.parameters())
-        memo: dict[int, Any] = {id(segment._wide): {}}
-        if self._shells:
-            first = next(iter(self._shells.values())).module.parameters()
-            memo |= {id(param): shared for param, shared in zip(others, first, strict=True)}
-        else:
-            memo |= {
-                id(tensors[i]): _stand_in(tensors[i]) for i in self._moving if isinstance(tensors[i], nn.Parameter)
-            }
-        return copy.deepcopy(segment, memo)
+def _added_up(sums: Sequence[WeightSum]) -> WeightSum:
+    first, *others = sums
+    for other in others:
+        torch._foreach_add_(first.values, other.values)
+        first.weight, first.last = first.weight + other.weight, other.last
+    return first
 
 
 def update_bn(
@@ -407,21 +359,10 @@ def _forward_model(model: nn.Module) -> nn.Module:
     return forward_model
 
 
-def _optimizers(model: nn.Module) -> Iterator[Optimizer]:
-    """Yield the optimizers that a model holds, also in lists, dicts and schedulers."""
-    for attribute in [value for module in model.modules() for value in vars(module).values()]:
-        held = attribute.values() if isinstance(attribute, dict) else attribute
-        for value in held if isinstance(attribute, dict | list | tuple) else [attribute]:
-            optimizer = value.optimizer if isinstance(value, LRScheduler) else value
-            if isinstance(optimizer, Optimizer):
-                yield optimizer
-
-
-def _stand_in(tensor: Tensor) -> nn.Parameter:
-    """Return a parameter of the same shape, dtype and device that takes no memory."""
-    return nn.Parameter(tensor.detach().new_zeros(()).expand(tensor.shape), tensor.requires_grad)
-
-
-def _require_same_shapes(expected: Sequence[Tensor], actual: Sequence[Tensor]) -> None:
-    if [tensor.shape for tensor in expected] != [tensor.shape for tensor in actual]:
-        raise ValueError("the model must have the parameters of the first segment: build a new LossValley for another")
+def _optimizers(model: nn.Module) -> list[Optimizer]:
+    """Return the optimizers that a model holds, also in lists, dicts and schedulers."""
+    values = [value for module in model.modules() for value in vars(module).values()]
+    values += [item for value in values if isinstance(value, dict) for item in value.values()]
+    values += [item for value in values if isinstance(value, list | tuple) for item in value]
+    values += [value.optimizer for value in values if isinstance(value, LRScheduler)]
+    return [value for value in values if isinstance(value, Optimizer)]

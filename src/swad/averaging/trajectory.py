@@ -231,13 +231,8 @@ class Trajectory(Saved):
 
     # -- evaluations --------------------------------------------------------------------------------------
 
-    def take_loss(self, loss: float | Tensor, compare: bool = True) -> dict[str, Status]:
-        """Take the live model's validation loss and return every average's status; see `Average.observe`.
-
-        Args:
-            loss: One number.
-            compare: Raise unless all processes have the same loss. Otherwise one process may call it alone.
-        """
+    def take_loss(self, loss: float | Tensor) -> dict[str, Status]:
+        """Take the live model's validation loss and return every average's status; see `Average.observe`."""
         self._require_intact()
         self._require_live("observe")
         step = self.step
@@ -246,7 +241,7 @@ class Trajectory(Saved):
                 f"observe needs an update since its last call, which was at update {self._observed}: "
                 f"call update_parameters after every optimizer step, and observe once per evaluation"
             )
-        loss = self._agreed(as_number(loss)) if compare else as_number(loss)
+        loss = self._agreed(as_number(loss))
         self.require_same_modules()
         for member in self.members.values():  # check all before the first one changes
             member.tracked.require_frozen()
