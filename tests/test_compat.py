@@ -66,7 +66,7 @@ def assert_same(ours, twin):
     torch.testing.assert_close(
         final.module.flat(), torch.stack([kept.weights for kept in averaged]).mean(0), atol=1e-5, rtol=1e-6
     )
-    assert final.n_averaged == len(averaged)
+    assert final.n_averaged == (lowest.end - lowest.start + 1 if twin.lowest is None else len(averaged))
     assert (final.start_step, final.end_step) == (min(k.start for k in averaged), max(k.end for k in averaged))
     assert (ours.is_converged, ours.threshold) == (twin.lowest is not None, pytest.approx(twin.threshold))
     assert ours.converge_step == (None if twin.lowest is None else lowest.end)

@@ -283,7 +283,8 @@ class LossValley:
             terms = [total.values[i] * times for total, times in averaged]
             tensor.copy_(reduce(torch.add, terms) / n_segments)
         final.start_step, final.end_step = self._start_steps[spans[0].first], self._end_steps[spans[-1].last]
-        final._count = round(n_segments)
+        # Of segments; without a valley the published class returns the last segment, which has counted its updates.
+        final._count = round(n_segments) if self.is_converged else self.status.n_averaged
         final.n_averaged.fill_(final._count)
         return final
 
