@@ -7,8 +7,9 @@
     ...
     averager.copy_to(model)
 
-These names are the averaging library; trainers have theirs in `swad.integrations`. `swad.flatness` and
-`swad.robustness` measure any model. `swad.testbed` is the benchmark of the paper; `swad.train` is forwarded to it.
+These names are the averaging library; trainers have theirs in `swad.integrations`, and `swad.compat` replaces the
+published code in a trainer that has a copy of it. `swad.flatness` and `swad.robustness` measure any model.
+`swad.testbed` is the benchmark of the paper; `swad.train` is forwarded to it.
 
 Names are loaded on first use: `import swad` imports nothing heavy, and torch is imported with the first name that
 needs it.
@@ -54,7 +55,7 @@ _HOMES = {
     "train": "testbed.training.loop",
     "update_bn": "averaging.batchnorm",
 }
-_MODULES = {"flatness", "integrations", "robustness", "testbed"}
+_MODULES = {"compat", "flatness", "integrations", "robustness", "testbed"}
 
 __all__ = [  # noqa: RUF022 - the reader's order
     "SWAD",
