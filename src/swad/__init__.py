@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from swad.averaging.swa import SMA, SWA
     from swad.averaging.swad import SWAD
     from swad.averaging.valley import LossValley
+    from swad.averaging.wsm import WSM, wsm_coefficients
     from swad.testbed.training.loop import train
 
 _HOMES = {
@@ -46,11 +47,13 @@ _HOMES = {
     "SMA": "averaging.swa",
     "SWA": "averaging.swa",
     "SWAD": "averaging.swad",
+    "WSM": "averaging.wsm",
     "AverageGroup": "averaging.group",
     "Span": "averaging.spans",
     "Status": "averaging.spans",
     "train": "testbed.training.loop",
     "update_bn": "averaging.batchnorm",
+    "wsm_coefficients": "averaging.wsm",
 }
 _MODULES = {"flatness", "integrations", "robustness", "testbed"}
 
@@ -61,6 +64,8 @@ __all__ = [  # noqa: RUF022 - the reader's order
     "SMA",
     "EMA",
     "LAWA",
+    "WSM",
+    "wsm_coefficients",
     "AverageGroup",
     "update_bn",
     "Average",

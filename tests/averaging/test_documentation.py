@@ -20,6 +20,8 @@ NAMES = [
     "SMA",
     "EMA",
     "LAWA",
+    "WSM",
+    "wsm_coefficients",
     "LossValley",
     "AverageGroup",
     "update_bn",
