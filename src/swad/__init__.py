@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from swad.averaging.swad import SWAD
     from swad.averaging.valley import LossValley
     from swad.averaging.wsm import WSM, wsm_coefficients
+    from swad.merging.merge import merge
     from swad.testbed.training.loop import train
 
 _HOMES = {
@@ -51,6 +52,7 @@ _HOMES = {
     "AverageGroup": "averaging.group",
     "Span": "averaging.spans",
     "Status": "averaging.spans",
+    "merge": "merging.merge",
     "train": "testbed.training.loop",
     "update_bn": "averaging.batchnorm",
     "wsm_coefficients": "averaging.wsm",
@@ -67,6 +69,7 @@ __all__ = [  # noqa: RUF022 - the reader's order
     "WSM",
     "wsm_coefficients",
     "AverageGroup",
+    "merge",
     "update_bn",
     "Average",
     "Rule",

@@ -24,6 +24,7 @@ NAMES = [
     "wsm_coefficients",
     "LossValley",
     "AverageGroup",
+    "merge",
     "update_bn",
     "testbed.SegmentLog",
     "testbed.fit_on_val",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from itertools import pairwise
-from typing import Literal, get_args
+from typing import ClassVar, Literal, get_args
 
 from torch import nn
 
@@ -67,7 +67,7 @@ class Decayed(Latest):
         decay: The decay to emulate: "1-sqrt", "linear" or "cosine".
     """
 
-    settings = ("k", "decay")
+    settings: ClassVar[tuple[str, ...]] = ("k", "decay")
 
     def __init__(self, k: int = 5, decay: DecayCurve = "1-sqrt") -> None:
         super().__init__(k)
