@@ -33,7 +33,9 @@ if TYPE_CHECKING:
     from swad.averaging.swa import SMA, SWA
     from swad.averaging.swad import SWAD
     from swad.averaging.valley import LossValley
+    from swad.averaging.wsm import WSM
     from swad.integrations.checkpoints import averaged_weights
+    from swad.merging.merge import merge
     from swad.testbed.training.loop import train
 
 _HOMES = {
@@ -48,10 +50,12 @@ _HOMES = {
     "SMA": "averaging.swa",
     "SWA": "averaging.swa",
     "SWAD": "averaging.swad",
+    "WSM": "averaging.wsm",
     "AverageGroup": "averaging.group",
     "averaged_weights": "integrations.checkpoints",
     "Span": "averaging.spans",
     "Status": "averaging.spans",
+    "merge": "merging.merge",
     "train": "testbed.training.loop",
     "update_bn": "averaging.batchnorm",
 }
@@ -64,7 +68,9 @@ __all__ = [  # noqa: RUF022 - the reader's order
     "SMA",
     "EMA",
     "LAWA",
+    "WSM",
     "AverageGroup",
+    "merge",
     "update_bn",
     "averaged_weights",
     "Average",
