@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup test quick lint types unit docs demo bench clean
+.PHONY: setup test quick lint types unit floor docs demo bench clean
 
 setup: .venv/ready
 
@@ -30,6 +30,21 @@ unit: setup
 quick: setup
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow and not distributed and not browser"
 
+# What the library promises without the testbed.
+LIBRARY := $(wildcard tests/averaging tests/tensors tests/integrations tests/merging tests/test_compat.py) \
+	tests/util/test_files.py tests/util/test_names.py tests/test_imports.py
+DOCTESTS := $(wildcard src/swad/averaging src/swad/tensors src/swad/integrations src/swad/merging src/swad/compat.py)
+
+# The library on the oldest torch that it allows, with the oldest trainers. Not a part of `make test`: torch alone is 5 GB.
+floor: .venv-floor/ready
+	.venv-floor/bin/python -m pytest -n 2 --dist worksteal -rs $(LIBRARY) $(DOCTESTS)
+
+.venv-floor/ready: pyproject.toml constraints-floor.txt
+	test -x .venv-floor/bin/python || $(PYTHON) -m venv .venv-floor
+	.venv-floor/bin/python -m pip install --disable-pip-version-check -q -c constraints-floor.txt \
+		-e ".[lightning,transformers]" timm torchvision pytest pytest-xdist hypothesis
+	touch $@
+
 # Pages that are written from the code and from the records of benchmarks.
 docs: setup
 	$(BIN)/python -m swad.cli.train_reference docs/train-options.md
@@ -42,4 +57,4 @@ bench: setup
 	$(BIN)/python benchmarks/averaging.py
 
 clean:
-	rm -rf .venv demo runs
+	rm -rf .venv .venv-floor demo runs
