@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup test quick lint types unit floor docs demo bench clean
+.PHONY: setup test quick lint types unit floor package docs demo bench clean
 
 setup: .venv/ready
 
@@ -45,6 +45,23 @@ floor: .venv-floor/ready
 		-e ".[lightning,transformers]" timm torchvision pytest pytest-xdist hypothesis
 	touch $@
 
+# Build wheel and source distribution, and test the library of the wheel with the tests of the source distribution. Torch
+# and the tools of the tests come from .venv through a path file, so its own swad, which is this checkout, does not.
+package: setup
+	test -x .venv-package/bin/python || $(BIN)/python -m venv .venv-package
+	.venv-package/bin/python -m pip install --disable-pip-version-check -q -c constraints.txt build twine
+	rm -rf dist build .venv-package/source
+	.venv-package/bin/python -m build
+	.venv-package/bin/python -m twine check --strict dist/*
+	.venv-package/bin/python -m pip install --disable-pip-version-check -q --no-deps --force-reinstall dist/*.whl
+	.venv-package/bin/python -c "import pathlib, sysconfig; print(sysconfig.get_path('purelib'))" > .venv-package/purelib
+	$(BIN)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))" > "$$(cat .venv-package/purelib)/shared.pth"
+	mkdir .venv-package/source
+	tar -xzf dist/*.tar.gz --strip-components 1 -C .venv-package/source
+	rm -r .venv-package/source/src
+	cd .venv-package/source && ../bin/python -c "import swad; print(swad.__file__, swad.SWAD)"
+	cd .venv-package/source && ../bin/python -m pytest -n 2 --dist worksteal -o pythonpath="tests benchmarks" $(LIBRARY)
+
 # Pages that are written from the code and from the records of benchmarks.
 docs: setup
 	$(BIN)/python -m swad.cli.train_reference docs/train-options.md
@@ -57,4 +74,4 @@ bench: setup
 	$(BIN)/python benchmarks/averaging.py
 
 clean:
-	rm -rf .venv .venv-floor demo runs
+	rm -rf .venv .venv-floor .venv-package build dist demo runs
