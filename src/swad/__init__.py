@@ -56,7 +56,7 @@ _HOMES = {
     "Span": "averaging.spans",
     "Status": "averaging.spans",
     "merge": "merging.merge",
-    "train": "testbed.training.loop",
+    "train": "testbed",
     "update_bn": "averaging.batchnorm",
 }
 _MODULES = {"compat", "flatness", "integrations", "robustness", "testbed"}

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from helpers.averages import OneHot, drive, reload, weights_of
-from swad import LAWA, WSM, AverageGroup, wsm_coefficients
+from swad import LAWA, WSM, AverageGroup
+from swad.averaging.wsm import wsm_coefficients
 
 DECAYS = {
     "1-sqrt": lambda i, n: 1 - (i / n) ** 0.5,

@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader
 from helpers import HELPERS
 from helpers.forked import run_ranks
 from helpers.states import assert_close, assert_equal
+from helpers.torch_versions import NEEDS_FSDP2_ON_CPUS
 
 pl = pytest.importorskip("lightning.pytorch")
 
@@ -650,6 +651,7 @@ def test_a_false_start_is_warned_of_once_with_what_to_pass():
 
 @pytest.mark.slow
 @pytest.mark.distributed
+@NEEDS_FSDP2_ON_CPUS
 def test_two_processes(tmp_path):
     """DDP and FSDP2 average alike on both ranks and resume exactly, also if the average is what FSDP2 validates and
     saves, and a loss that is not synced is refused."""
