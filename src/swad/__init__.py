@@ -49,7 +49,7 @@ _HOMES = {
     "AverageGroup": "averaging.group",
     "Span": "averaging.spans",
     "Status": "averaging.spans",
-    "train": "testbed.training.loop",
+    "train": "testbed",
     "update_bn": "averaging.batchnorm",
 }
 _MODULES = {"flatness", "integrations", "robustness", "testbed"}

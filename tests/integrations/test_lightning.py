@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader
 from helpers import HELPERS
 from helpers.forked import run_ranks
 from helpers.states import assert_close, assert_equal
+from helpers.torch_versions import NEEDS_FSDP2_ON_CPUS
 
 pl = pytest.importorskip("lightning.pytorch")
 
@@ -431,6 +432,7 @@ def test_steps_a_scaler_skips_do_not_count_and_the_average_outlives_the_move_to_
 
 @pytest.mark.slow
 @pytest.mark.distributed
+@NEEDS_FSDP2_ON_CPUS
 def test_two_processes(tmp_path):
     """DDP and FSDP2 average alike on both ranks, resume exactly, and a loss that is not synced is refused."""
     run_ranks([HELPERS / "lightning_processes.py", tmp_path])
