@@ -1,16 +1,24 @@
 # Two commands on a fresh machine: `make demo` and `make test`. Both set up .venv by themselves.
 PYTHON ?= python3
 BIN := .venv/bin
+INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -q -c constraints.txt
 
 .PHONY: setup test quick lint types unit floor package docs demo bench clean
 
 setup: .venv/ready
 
-.venv/ready: pyproject.toml constraints.txt
-	$(PYTHON) -c "import sys; sys.exit(0 if sys.version_info >= (3, 11) else 'swad needs Python 3.11 or newer, found ' + sys.version.split()[0])"
-	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --disable-pip-version-check -q -c constraints.txt -e ".[test]"
+.venv/ready: pyproject.toml constraints.txt | $(BIN)/python
+	$(INSTALL) -e ".[test]"
+	touch .venv/demo-ready $@
+
+# What the demo imports, without the rest of what the tests touch.
+.venv/demo-ready: pyproject.toml constraints.txt | $(BIN)/python
+	$(INSTALL) -e ".[demo]"
 	touch $@
+
+$(BIN)/python:
+	$(PYTHON) -c "import sys; sys.exit(0 if sys.version_info >= (3, 11) else 'swad needs Python 3.11 or newer, found ' + sys.version.split()[0])"
+	$(PYTHON) -m venv .venv
 
 test: setup lint types unit
 
@@ -67,7 +75,7 @@ docs: setup
 	$(BIN)/python -m swad.cli.train_reference docs/train-options.md
 	$(BIN)/python benchmarks/tables.py
 
-demo: setup
+demo: .venv/demo-ready
 	$(BIN)/swad demo
 
 bench: setup

@@ -6,6 +6,8 @@
 
 It uses the library (`swad.averaging`, `swad.tensors`) and the lab (`swad.flatness`, `swad.robustness`, `swad.gpu`);
 neither knows of it. Names are loaded on first use; `train` is a name of `swad` too.
+
+The testbed is provisional: its names, options and files may change with any release.
 """
 
 from __future__ import annotations
