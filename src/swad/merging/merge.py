@@ -43,7 +43,7 @@ def merge(
         merge([path], initial=pretrained, alpha=0.5)     (1 - alpha) theta_0 + alpha theta (WiSE-FT, CVPR 2022)
 
     `last`, one of the three that give coefficients, and `initial` may be combined. Means are computed in float32, and
-    tensors keep their dtypes. It takes less memory than two copies of a large model, however many checkpoints there are.
+    tensors keep their dtypes. It takes less memory than two copies of a large model, for any number of checkpoints.
 
     Batch norms get the mean of their statistics, which does not belong to the merged weights. Estimate them again:
 
