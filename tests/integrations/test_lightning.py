@@ -583,6 +583,19 @@ def test_what_cannot_be_evaluated_is_refused_in_words(tmp_path):
         AverageCallback(swad.EMA, evaluate="average", update_bn=True)
     with pytest.raises(ValueError, match="evaluate must be one of live, average, got 'averag'"):
         AverageCallback(swad.EMA, evaluate="averag")
+    of_average = {"average": swad.EMA, "evaluate": "average"}
+    others = [
+        lambda: SWADCallback(),
+        lambda: AverageCallback(swad.LAWA),
+        lambda: AverageCallback(**of_average, name="swad"),
+    ]
+    for order in (1, -1):
+        for other in others:
+            with pytest.raises(
+                ValueError, match=r"'(ema|swad)' has, but '(ema|swad|lawa)' needs its own, or the live model"
+            ):
+                fit([AverageCallback(**of_average), other()][::order], Curved(), max_epochs=1)
+    fit([AverageCallback(**of_average), AverageCallback(swad.EMA, name="other")], Curved(), max_epochs=1)
     with pytest.raises(ValueError, match="leave save_weights_only out"):
         saver = best_and_all(tmp_path, save_weights_only=True)
         fit([AverageCallback(swad.EMA, evaluate="average"), saver], Curved(), max_epochs=1)
