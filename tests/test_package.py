@@ -41,9 +41,13 @@ def test_every_folder_is_a_package():
     assert not [folder for folder in folders if not (folder / "__init__.py").exists()]
 
 
+GENERATED = [ROOT / "docs" / folder for folder in ("_build", "gallery", "reference/api")]
+
+
 def tracked(folder):
-    """Return the files below a folder that are no leftovers of running them."""
-    return {path for path in (ROOT / folder).rglob("*") if path.is_file() and "__pycache__" not in path.parts}
+    """Return the files below a folder that are no leftovers of running them, and no pages that `make docs` wrote."""
+    files = {path for path in (ROOT / folder).rglob("*") if path.is_file() and "__pycache__" not in path.parts}
+    return {path for path in files if not set(GENERATED) & set(path.parents)}
 
 
 @pytest.mark.slow
@@ -67,7 +71,8 @@ def test_the_wheel_holds_the_package_and_the_source_distribution_what_tests_need
     with tarfile.open(tmp_path / sdist) as archive:
         in_sdist = {name.partition("/")[2] for name in archive.getnames()}
     wanted = {path.relative_to(ROOT).as_posix() for folder in folders for path in tracked(folder)}
-    assert wanted | {"Makefile", "constraints.txt", "constraints-floor.txt", "LICENSE", "CHANGELOG.md"} <= in_sdist
+    wanted |= {"Makefile", "constraints.txt", "constraints-floor.txt", "LICENSE", "CHANGELOG.md", "CONTRIBUTING.md"}
+    assert wanted | {"CITATION.cff", "SECURITY.md", "CODE_OF_CONDUCT.md", "llms.txt"} <= in_sdist
 
 
 @pytest.mark.parametrize("name", ["flatness.local", "robustness.imagenet_c.mce", "robustness.corruptions.corrupt"])
