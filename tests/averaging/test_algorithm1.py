@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from helpers.valleys import observe_all
-from swad import SWAD
+from swad import SWAD, AverageGroup
 from swad.averaging.algorithm1 import Algorithm1
 from swad.averaging.valley import LossValley, Phase, Span
 
@@ -85,3 +85,23 @@ def test_a_third_buffer_only_above_three_and_a_quarter_times_the_lowest_loss():
             averager.update_parameters()
             averager.observe(each)
         assert averager.trajectory.n_buffers == n_buffers
+
+
+@pytest.mark.parametrize(
+    ("losses", "n_buffers"),
+    [
+        ([1.0, 4.0, 4.0, 4.0, 4.0, 4.0, 4.0], [2, 3, 3, 3, 3, 3, 1]),  # as many as may lie above the threshold
+        ([1.0, 9.0, 9.0, 9.0, 1.2, 9.0, 9.0], [2, 3, 3, 3, 2, 2, 2]),
+        ([1.0, 4.0, 0.9, 0.9, 0.9, 0.9, 0.9], [2, 3, 2, 2, 2, 2, 2]),
+    ],
+)
+@pytest.mark.parametrize("in_group", [False, True])
+def test_a_third_buffer_goes_with_the_next_loss_that_is_not_above_the_threshold(losses, n_buffers, in_group):
+    model = nn.Linear(1, 1)
+    averager = AverageGroup(model, {"swad": SWAD(model)}) if in_group else SWAD(model)
+    counts = []
+    for loss in losses:
+        averager.update_parameters()
+        averager.observe(loss)
+        counts.append(averager.trajectory.n_buffers)
+    assert counts == n_buffers

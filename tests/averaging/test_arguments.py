@@ -88,7 +88,9 @@ def test_a_foreign_state_is_refused():
                 f"{owner} loads .* got a dict of body.0.weight, .*model.load_state",
             ),
             (ValueError, {}, "got a dict of nothing"),
-            (ValueError, {"header": "{}"}, "has version None, expected 2"),
+            (ValueError, {"header": "{}"}, "has version None, expected 2 to 3"),
+            (ValueError, {"header": '{"version": 1}'}, "has version 1, expected 2 to 3: load it with the version"),
+            (ValueError, {"header": '{"version": 99}'}, "has version 99, expected 2 to 3: load it with the version"),
             (TypeError, "swad.pt", "got a str: load the file first"),
         ):
             refused(error, message, lambda load=load, state=state: load(state))

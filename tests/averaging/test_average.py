@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import sys
 import warnings
 
@@ -22,7 +23,7 @@ from helpers.averages import (
     weights_of,
 )
 from helpers.states import assert_equal
-from swad import EMA, SMA, SWA, SWAD, AverageGroup
+from swad import EMA, LAWA, SMA, SWA, SWAD, AverageGroup
 from swad.testbed import SegmentLog
 
 pytestmark = pytest.mark.filterwarnings("ignore::swad.averaging.swad.NeverConvergedWarning")
@@ -355,3 +356,31 @@ def test_a_scripted_model_is_refused():
     model = torch.jit.trace(torch.nn.Linear(2, 1), torch.zeros(1, 2))
     with pytest.raises(TypeError, match="must be in Python, got a TopLevelTracedModule: average it before"):
         SWAD(model)
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        SWAD,
+        lambda model: SWAD(model, semantics="reference"),
+        lambda model: SMA(model, start=0),
+        EMA,
+        LAWA,
+    ],
+)
+def test_a_constant_near_the_largest_float32_is_its_own_mean(build):
+    """Masks of attentions hold such constants; their sum is infinite."""
+    model = nn.Linear(3, 2)
+    constants = torch.tensor([torch.finfo(torch.float32).min, -math.inf, 3e38])
+    average = build(model)
+    for step in range(1, 31):
+        with torch.no_grad():
+            model.weight.copy_(constants.expand(2, 3))
+            model.bias.fill_(step)
+        average.update_parameters(model)
+        if step % 10 == 0:
+            average.observe(1.0)
+    copied = average.averaged_model()
+    for state in (average.averaged_state(), copied.state_dict()):
+        torch.testing.assert_close(state["weight"], constants.expand(2, 3), rtol=1e-6, atol=0)
+        assert 1 <= state["bias"][0] <= 30

@@ -1,6 +1,6 @@
-"""States that a released version saved load in every later one, and continue to the same averages.
+"""States that an earlier version saved load in every later one, and continue to the same averages.
 
-A new version of the state gets files of its own, beside these:
+A new version of the state gets files of its own, beside these. Once a release writes it, they never change again.
 
     PYTHONPATH=src:tests python tests/averaging/test_golden_states.py
 """
@@ -15,10 +15,13 @@ import pytest
 import torch
 
 from helpers.averages import OneHot, weights_of
-from swad import EMA, SMA, SWA, SWAD, AverageGroup, LossValley
-from swad.averaging.state import VERSION
+from swad import EMA, LAWA, SMA, SWA, SWAD, AverageGroup, LossValley
+from swad.averaging.state import OLDEST, VERSION
 
-pytestmark = pytest.mark.filterwarnings("ignore::swad.averaging.swad.NeverConvergedWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::swad.averaging.swad.NeverConvergedWarning"),
+    pytest.mark.filterwarnings("ignore::swad.averaging.swad.FalseStartWarning"),
+]
 
 GOLDEN = Path(__file__).parent / "golden"
 CUT, LAST, EVERY = 18, 40, 4  # saved in mid-segment
@@ -35,11 +38,36 @@ SINGLE = {
     "sma": lambda model: SMA(model, start=7),
     "ema": lambda model: EMA(model, 0.9),
     "warm_ema": lambda model: EMA(model, 0.9, warmup=True),
+    "overfitted": lambda model: SWAD(model, n_converge=2, n_tolerance=1, tolerance_ratio=0),
+    "scores": lambda model: SWAD(model, valley=LossValley(2, 3, mode="max", tolerance=0.5)),
+    "late": lambda model: SWAD(model, valley=LossValley(2, 3, start=10)),
+    "restart": lambda model: SWAD(model, valley=LossValley(1, 9, restart=True)),
+    "late_reference": lambda model: SWAD(model, valley=LossValley(2, 3, semantics="reference", start=6)),
+    "lawa": lambda model: LAWA(model, 2),
 }
+VERSIONS = range(OLDEST, VERSION + 1)  # each has its files
 
 
-def group_of(model):
-    return AverageGroup(model, {name: make(model) for name, make in SINGLE.items() if name != "buffers"})
+def states(version):
+    return torch.load(GOLDEN / f"states-{version}.pt", weights_only=True)
+
+
+def written(version):
+    return json.loads((GOLDEN / f"outcomes-{version}.json").read_text())
+
+
+def cases():
+    """Every state in the files that there are."""
+    return [
+        (version, name)
+        for version in VERSIONS
+        if (GOLDEN / f"states-{version}.pt").exists()
+        for name in states(version)
+    ]
+
+
+def group_of(model, names=tuple(name for name in SINGLE if name != "buffers")):
+    return AverageGroup(model, {name: SINGLE[name](model) for name in names})
 
 
 def walk(averager, first, last):
@@ -74,32 +102,28 @@ def close(found, wanted):
     return found == (wanted if isinstance(wanted, str) else pytest.approx(wanted, abs=1e-6))
 
 
-@pytest.mark.parametrize("version", range(2, VERSION + 1))
-@pytest.mark.parametrize("name", [*SINGLE, "group"])
-def test_a_saved_state_continues(name, version):
-    states = torch.load(GOLDEN / f"states-{version}.pt", weights_only=True)
-    wanted = json.loads((GOLDEN / f"outcomes-{version}.json").read_text())
-    averager = {**SINGLE, "group": group_of}[name](OneHot(LAST + 1))
-    averager.load_state_dict(states[name])
+@pytest.mark.parametrize(("version", "name"), cases())
+def test_a_saved_state_continues(version, name):
+    wanted, model = written(version)[name], OneHot(LAST + 1)
+    averager = group_of(model, wanted) if name == "group" else SINGLE[name](model)
+    averager.load_state_dict(states(version)[name])
     walk(averager, CUT + 1, LAST)
-    assert close(outcomes(averager), wanted[name])
+    assert close(outcomes(averager), wanted)
 
 
-@pytest.mark.parametrize("version", range(2, VERSION + 1))
+@pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("name", ["paper", "reference", "interval", "sma", "warm_ema"])
 def test_a_member_of_a_saved_group_continues_alone(name, version):
-    states = torch.load(GOLDEN / f"states-{version}.pt", weights_only=True)
-    wanted = json.loads((GOLDEN / f"outcomes-{version}.json").read_text())
     average = SINGLE[name](OneHot(LAST + 1))
-    average.load_state_dict(AverageGroup.member_state(states["group"], name))
+    average.load_state_dict(AverageGroup.member_state(states(version)["group"], name))
     walk(average, CUT + 1, LAST)
-    assert close(outcome(average), wanted["group"][name])
+    assert close(outcome(average), written(version)["group"][name])
 
 
-@pytest.mark.parametrize("version", range(2, VERSION + 1))
+@pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("semantics", ["paper", "text", "reference"])
 def test_a_saved_detector_continues(semantics, version):
-    saved = json.loads((GOLDEN / f"outcomes-{version}.json").read_text())["detectors"][semantics]
+    saved = written(version)["detectors"][semantics]
     valley = LossValley(2, 3, semantics=semantics)
     valley.load_state_dict(saved["state"])
     for loss in LOSSES[5:]:
@@ -107,12 +131,19 @@ def test_a_saved_detector_continues(semantics, version):
     assert decided(valley.status) == saved["status"]
 
 
+def test_a_state_without_a_later_setting_belongs_to_its_default():
+    state = written(2)["detectors"]["paper"]["state"]
+    assert "mode" not in state
+    with pytest.raises(ValueError, match="settings it was saved with: mode 'min' in the state, 'max' here"):
+        LossValley(2, 3, mode="max").load_state_dict(state)
+
+
 def main():
-    states, wanted = {}, {"detectors": {}}
+    saved, wanted = {}, {"detectors": {}}
     for name, make in {**SINGLE, "group": group_of}.items():
         averager = make(OneHot(LAST + 1))
         walk(averager, 1, CUT)
-        states[name] = averager.state_dict()
+        saved[name] = averager.state_dict()
         walk(averager, CUT + 1, LAST)
         wanted[name] = outcomes(averager)
     for semantics in ("paper", "text", "reference"):
@@ -123,8 +154,7 @@ def main():
         for loss in LOSSES[5:]:
             valley.observe(loss)
         wanted["detectors"][semantics] = {"state": state, "status": decided(valley.status)}
-    GOLDEN.mkdir(exist_ok=True)
-    torch.save(states, GOLDEN / f"states-{VERSION}.pt")
+    torch.save(saved, GOLDEN / f"states-{VERSION}.pt")
     (GOLDEN / f"outcomes-{VERSION}.json").write_text(json.dumps(wanted, indent=1) + "\n")
 
 

@@ -5,6 +5,7 @@ Read it in this order. What decides, from losses and without tensors:
     spans, rule                      which updates are averaged, and what every rule must answer
     algorithm1, published_code       the paper, and the code that its authors published
     valley, window, decay            the rules of SWAD, SWA and EMA
+    false_start                      losses that speak against the start of a valley
 
 What moves tensors:
 

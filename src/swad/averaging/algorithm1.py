@@ -24,6 +24,7 @@ first of the N_e evaluations above l instead of the last one before them.
 from __future__ import annotations
 
 import math
+from typing import ClassVar
 
 from swad.averaging.rule import Rule
 from swad.averaging.spans import FOREVER, Phase, Span
@@ -41,6 +42,7 @@ class Algorithm1(Rule):
     """
 
     settings = ("N_s", "N_e", "r", "text", "plus")
+    state_defaults: ClassVar = {"plus": 0}
 
     def __init__(self, N_s: int, N_e: float, r: float, text: bool, plus: float = 0) -> None:
         self.N_s, self.r, self.text, self.plus = N_s, r, text, plus
@@ -60,7 +62,7 @@ class Algorithm1(Rule):
             if len(L) >= N_s and L[-N_s] == min(L[-N_s:]):
                 self.t_s = u[-N_s]
                 self.l = self._threshold(L[-N_s:])
-        elif len(L) > N_e and self.l < min(L[-N_e:]):
+        elif len(L) > N_e and self.l < min(L[-N_e:]):  # fewer losses include that of t_s, or N_e is infinite
             self.t_e = u[-N_e] if self.text else u[-N_e - 1]
         self._forget()
 

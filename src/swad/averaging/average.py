@@ -148,8 +148,10 @@ class Average(Averager):
         self.tracked.require_same_modules()
         parts = self._parts()
         means = {
-            name: shards.like(tensor, _mean(parts, i, tensor.device).to(tensor.dtype))
-            for i, (name, tensor) in enumerate(self.tracked.averaged.items())
+            name: shards.like(tensor, _mean(parts, i, live, live.device).to(tensor.dtype))
+            for i, ((name, tensor), live) in enumerate(
+                zip(self.tracked.averaged.items(), self.tracked.live(), strict=True)
+            )
         }
         buffers = dict(zip(self.tracked.buffers, self._newest_buffers(parts), strict=True))
         return self.tracked.whole_state(means, buffers)
@@ -182,8 +184,8 @@ class Average(Averager):
         buffers = dict(zip(target.buffers, self._newest_buffers(parts), strict=True))
         held = dict(zip(target.buffers, target.held_buffers(), strict=True))
         require_match("the buffers of the average must have the shapes of the model's", held, buffers)
-        for index, tensor in enumerate(target.live()):
-            tensor.copy_(_mean(parts, index, tensor.device))
+        for index, (tensor, live) in enumerate(zip(target.live(), self.tracked.live(), strict=True)):
+            tensor.copy_(_mean(parts, index, live, tensor.device))
         for name, tensor in held.items():
             tensor.copy_(buffers[name])
         if target is not self.tracked:
@@ -198,10 +200,12 @@ class Average(Averager):
 
 
 @torch.no_grad()
-def _mean(parts: list[tuple[WeightSum, float]], index: int, device: torch.device) -> Tensor:
+def _mean(parts: list[tuple[WeightSum, float]], index: int, live: Tensor, device: torch.device) -> Tensor:
     """Return one tensor of the mean, so that no second model is in memory."""
     (first, times), *others = parts
     value = first.values[index].to(device, copy=True).mul_(times)
     for total, times in others:
         value.add_(total.values[index].to(device), alpha=times)
-    return value.div_(sum(total.weight * times for total, times in parts))
+    value.div_(sum(total.weight * times for total, times in parts))
+    # A constant that is infinite or near the largest float32, such as the mask of an attention, has no finite sum.
+    return torch.where(value.isfinite(), value, live.to(device, value.dtype))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from swad.averaging.rule import Rule
 from swad.averaging.spans import FOREVER, Phase, Span, add_up
@@ -41,6 +41,7 @@ class PublishedCode(Rule):
 
     weighs_segments = True
     settings = ("N_s", "N_e", "r", "plus")
+    state_defaults: ClassVar = {"plus": 0}
     start: int | None = None  # an average never begins in mid-segment
 
     def __init__(self, N_s: int, N_e: float, r: float, plus: float = 0) -> None:

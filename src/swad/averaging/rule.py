@@ -63,6 +63,9 @@ class Rule(ABC):
     settings: ClassVar[tuple[str, ...]] = ()
     """Attributes that a resumed rule must be built with."""
 
+    state_defaults: ClassVar[Mapping[str, Any]] = {}
+    """What states of earlier versions lack, each with the value that it had then. So these states load for ever."""
+
     def check(self, loss: float) -> None:  # noqa: B027 - most rules refuse no loss
         """Raise if `observe` would refuse the loss."""
 
@@ -129,7 +132,7 @@ class Rule(ABC):
 
     def check_state(self, state: Mapping[str, Any], owner: str) -> None:
         """Raise, in the name of `owner`, if the state was saved by another rule or with other settings."""
-        expected = self.state_dict()
+        expected, state = self.state_dict(), {**self.state_defaults, **state}
         if missing := [key for key in expected if key not in state]:
             raise ValueError(
                 f"{owner} loads what its state_dict() returned, but this state lacks {', '.join(missing)}: "
@@ -150,4 +153,4 @@ class Rule(ABC):
             state: What `state_dict` returned.
         """
         self.check_state(state, type(self).__name__)
-        vars(self).update(copy.deepcopy(dict(state)))
+        vars(self).update(copy.deepcopy({**self.state_defaults, **state}))

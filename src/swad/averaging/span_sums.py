@@ -37,7 +37,8 @@ class SpanSums(Saved):
         self.rule, self.tracked, self.offload = rule, tracked, offload
         self.closed: list[WeightSum] = []  # in the order of their updates
         self.own: OpenSum | None = None if rule.dense else OpenSum()
-        # Of a segment that weighs as a whole: what had been added where the shared segment ended before it.
+        # A rule that weighs segments adds only whole ones. At the edge of another average's window the shared segment
+        # ends earlier, and what it has had since the last evaluation waits here.
         self.begun: WeightSum | None = None
 
     @property
@@ -93,7 +94,8 @@ class SpanSums(Saved):
                 return
             self.begun = None
         if self._begins(step) and (self.own is not None or segment.first != step):
-            # With the weights of now, and not with those before them in a sum.
+            # With the weights of now, and not with those before them in a sum: neither in the open one, nor in one that
+            # the edge of another average's window has closed at this update.
             segment = WeightSum.of_live(tracked, step)
             self.closed = [total for total in self.closed if total.last < step]
         # What no outcome needs is freed before new memory is taken, so that the peak is not above what is kept.

@@ -1,7 +1,7 @@
 """The state of a trajectory: a JSON header, and the tensors of every part by name.
 
     {
-        "header": '{"version": 2, "parts": {"trajectory": {"updates": 7, ...}, "average": {"rule": ...}}}',
+        "header": '{"version": 3, "parts": {"trajectory": {"updates": 7, ...}, "average": {"rule": ...}}}',
         "trajectory": {"segment": {"sums": {"head.weight": ...}, "buffers": {...}}},
         "average": {"0": {"sums": {...}, "buffers": {...}}},
     }
@@ -20,7 +20,10 @@ from typing import Any
 from swad.averaging.sums import WeightSum
 from swad.averaging.tracked import TrackedTensors
 
-VERSION = 2
+VERSION = 3
+"""Of the states that are written. It rises with everything that an older version of swad must not overlook."""
+OLDEST = 2
+"""Of the states that can be read; earlier ones were never released."""
 TRAJECTORY = "trajectory"
 ALONE = ""
 """The name of the member of a trajectory that has only one."""
@@ -94,9 +97,9 @@ def read_header(state: Mapping[str, Any], owner: str, parts: Mapping[str, Saved]
         keys = ", ".join(map(str, list(state)[:3])) or "nothing"
         raise ValueError(f"{rule}, got a dict of {keys}: load weights with model.load_state_dict")
     header = json.loads(state["header"])
-    if header.get("version") != VERSION:
+    if header.get("version") not in range(OLDEST, VERSION + 1):
         raise ValueError(
-            f"this state has version {header.get('version')!r}, expected {VERSION}: "
+            f"this state has version {header.get('version')!r}, expected {OLDEST} to {VERSION}: "
             f"load it with the version of swad that wrote it"
         )
     heads: dict[str, Any] = header.get("parts", {})

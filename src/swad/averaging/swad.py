@@ -46,11 +46,15 @@ class SWAD(Average):
     `swad.update_bn(train_loader, model)` after `copy_to`. Frozen statistics, as in the paper, and networks without
     batch norm need nothing.
 
-    Memory: two float32 copies of the averaged tensors in steady state (a third for a moment under `paper` when the
-    loss jumps right after its lowest value). `semantics="reference"` needs up to max(N_s, N_e) + 2.
+    Memory: two float32 copies of the averaged tensors in steady state. `paper` holds a third one, for at most N_e - 1
+    evaluations, if the loss jumps from its lowest value to more than 3.25 times that (at the default settings): until a
+    loss is at or below the threshold, the average may still end before or after the jump. `semantics="reference"` needs
+    up to max(N_s, N_e) + 2.
 
     Precision: sums inside a segment are float32, so rounding grows with the updates between two evaluations: relative
     errors of about 2e-7 at 100 updates, 1e-6 at 1,000 (weights that hardly move: 1e-6 and 7e-6).
+
+    Threads: an average has no lock. Another thread may read it only while no update or evaluation is made.
 
     If the loss never converges, the average is everything since the best evaluation (`reference`: the last segment),
     and reading it warns (`NeverConvergedWarning`). When a model is trained from scratch, a plateau before the loss

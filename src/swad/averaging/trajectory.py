@@ -68,16 +68,16 @@ class Trajectory(Saved):
 
     def _sort(self) -> None:
         """Find out who shares the segment, and where a window begins or ends before the next evaluation."""
-        self._dense = [member for member in self.members.values() if member.own is None]
-        self._others = [member for member in self.members.values() if member.own is not None]
-        edges = {edge for member in self._dense for edge in _edges(member)}
+        self._sharing = [member for member in self.members.values() if member.own is None]
+        self._separate = [member for member in self.members.values() if member.own is not None]
+        edges = {edge for member in self._sharing for edge in _edges(member)}
         self._edges = {edge for edge in edges if self._updates < edge < FOREVER}
-        self._max_segment = min((member.rule.max_segment for member in self._dense), default=FOREVER)
+        self._max_segment = min((member.rule.max_segment for member in self._sharing), default=FOREVER)
 
     @property
     def tracked(self) -> TrackedTensors:  # type: ignore[override]
         """The tensors whose sum is the segment."""
-        return [*self._dense, *self.listeners.values(), *self._others][0].tracked
+        return [*self._sharing, *self.listeners.values(), *self._separate][0].tracked
 
     @property
     def step(self) -> int:
@@ -157,14 +157,14 @@ class Trajectory(Saved):
             self._require_capturable(skipped)
         if skipped is not None and self._edges:
             self._separate_windows()
-        others = [member for member in self._others if not member.rule.finished(self.known_step)]
+        separate = [member for member in self._separate if not member.rule.finished(self.known_step)]
         # A graph adds at every replay, also when no average needs the segment any more.
         adds = self.segment.captured or self._is_needed()
         self._updates += not capturing
         keep = self._count_skip(skipped, live[0].device)
         number = self._updates + capturing  # a graph holds updates to come, none of which is the first
         step = number if self._skips is None else number - self._skips
-        for member in others:
+        for member in separate:
             if not capturing or member.rule.capturable:
                 member.take(member.tracked.live(model), step, keep)
         if adds:
@@ -177,16 +177,16 @@ class Trajectory(Saved):
         """Count `n` replays of a CUDA graph that captured an update; see `Averager.count_replays`."""
         if n < 1:
             raise ValueError(f"the number of replays must be at least 1, got {n}")
-        others = [m for m in self._others if not m.rule.capturable and not m.rule.finished(self.known_step)]
+        separate = [m for m in self._separate if not m.rule.capturable and not m.rule.finished(self.known_step)]
         for step in range(self._updates + 1, self._updates + n):
-            if step in self._edges or any(member.rule.takes(step) for member in others):
+            if step in self._edges or any(member.rule.takes(step) for member in separate):
                 raise ValueError(
                     f"a count of replays must end at update {step}, where an average takes the weights or ends a sum; "
                     f"got {n} replays after update {self._updates}: count up to it first"
                 )
         self._updates += n
         with torch.no_grad():
-            for member in others:
+            for member in separate:
                 member.take(member.tracked.live(), self._updates, None)
         self._close_at_edge()  # now: the next replay adds before it is counted
 
@@ -201,7 +201,7 @@ class Trajectory(Saved):
             n: The number of updates.
         """
         self._require_intact()
-        if self._others or self._edges:
+        if self._separate or self._edges:
             raise ValueError(
                 "a stored segment must be averaged as a whole, which averages with an interval or a window cannot do"
             )
@@ -216,7 +216,7 @@ class Trajectory(Saved):
 
     def _is_needed(self) -> bool:
         """Whether someone takes the segment."""
-        return bool(self.listeners) or not all(member.rule.finished(self.known_step) for member in self._dense)
+        return bool(self.listeners) or not all(member.rule.finished(self.known_step) for member in self._sharing)
 
     def _separate_windows(self) -> None:
         """Give windows a sum of their own, because from now on only the device knows the number of an update.
@@ -224,7 +224,7 @@ class Trajectory(Saved):
         A shared segment would have to end where a window begins or ends, and finding out would wait for the device.
         """
         step = self.step
-        for member in self._dense:
+        for member in self._sharing:
             if self._edges & set(_edges(member)):
                 member.separate(self.read_segment(), step)
         self._sort()
@@ -251,10 +251,10 @@ class Trajectory(Saved):
         self._broken = True  # until all have closed their sums
         for member in self.members.values():
             member.rule.observe(loss, step)
-        for member in self._others:
+        for member in self._separate:
             if not member.stays_open(self.segment, step):
                 member.close(self.segment, step)
-        if self.listeners or not all(member.stays_open(self.segment, step) for member in self._dense):
+        if self.listeners or not all(member.stays_open(self.segment, step) for member in self._sharing):
             self._close(step)
         self._observed, self._broken = step, False
         self._sort()
@@ -268,7 +268,7 @@ class Trajectory(Saved):
 
     def _close(self, step: int) -> None:
         segment = self.read_segment()
-        for member in self._dense:
+        for member in self._sharing:
             member.close(segment, step)
         self.segment.clear(step + 1)
         if not self._is_needed():
@@ -317,7 +317,7 @@ class Trajectory(Saved):
         if self._skips is not None:
             self._updates -= int(self._skips)
             self._skips = None
-            for member in self._others:
+            for member in self._separate:
                 if member.own is not None:
                     member.own.resolve_skips()
 

@@ -42,7 +42,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 from swad.averaging.algorithm1 import Algorithm1
 from swad.averaging.checks import as_number, check_count, is_whole
@@ -111,6 +111,14 @@ class LossValley(Rule):
         "restart",
         "interval",
     )
+    state_defaults: ClassVar = {
+        "mode": "min",
+        "tolerance": None,
+        "start": 0,
+        "restart": False,
+        "rising": None,
+        "doubts": {},
+    }
 
     def __init__(
         self,
@@ -369,6 +377,7 @@ class LossValley(Rule):
             state: What `state_dict` returned.
         """
         self.check_state(state, "a valley")
+        state = {**self.state_defaults, **state}
         self._step, self._skipped = int(state["step"]), str(state["skipped"])
         self._rising = state["rising"]
         vars(self._doubts).update(state["doubts"])

@@ -36,7 +36,8 @@ RESTARTS = 3
 ASCENT = "tangential"
 """Names this search in the settings of stored results, so that those of earlier ones are not taken for its own."""
 LONGEST = 4.0
-"""The longest step in radii."""
+"""The longest step in radii. Where the loss is almost linear, the step length has no bound of its own; any point of the
+ball is at most 2 radii away."""
 SHORTER = 0.25
 """Factor of the step length after a step to a loss that is not finite."""
 ON_SPHERE = 1e-5

@@ -338,6 +338,19 @@ def test_a_checkpoint_with_an_edited_number_is_one_line(tmp_path, group, name, v
 
 
 @pytest.mark.slow
+def test_a_checkpoint_of_an_earlier_format_is_one_line_and_changes_nothing(tmp_path):
+    run = interrupted(tmp_path / "run")
+    state = torch.load(run / "checkpoint" / "state.pt", weights_only=True)
+    state["averages"]["header"] = json.dumps({"version": 1, "members": {}})
+    torch.save(state, run / "checkpoint" / "state.pt")
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    with pytest.raises(RunError, match=r"this state has version 1, .*: remove .*checkpoint to start") as refused:
+        train(short(run))
+    assert "\n" not in str(refused.value)
+    assert before == {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+
+
+@pytest.mark.slow
 def test_a_checkpoint_with_other_content_is_one_line(tmp_path):
     state = interrupted(tmp_path / "run") / "checkpoint" / "state.pt"
     original = torch.load(state, weights_only=True)

@@ -21,7 +21,8 @@ from swad.testbed.data.loaders import Batch, Inputs, TrainLoader
 from swad.testbed.data.splits import DomainSplit
 
 STEPS_AHEAD = 64
-"""Number of steps whose augmentation parameters are drawn and copied to the device together."""
+"""Steps whose augmentation parameters are drawn and copied to the device together: a copy for each step would cost
+more than the few numbers that it moves."""
 
 
 class CachedTrainLoader(TrainLoader):

@@ -20,7 +20,8 @@ from swad.testbed.data.domains import ByteArray, IntArray
 
 # Device memory reserved for weights, activations and captured graphs: this much, or half of what is free.
 RESERVED_BYTES = 12 * 2**30
-# Pinned host memory for images on their way to the device.
+# Pinned host memory for images on their way to the device: each of two buffers holds 341 images of 256 x 256, more
+# than three batches of the paper's protocol.
 HOST_BYTES = 128 * 2**20
 
 
@@ -78,6 +79,7 @@ def _kept_images(cache: ImageCache, device: torch.device) -> OnDevice | None:
     if key in _kept:
         _kept.move_to_end(key)
         return _kept[key]
+    # A quarter, because they stay while other datasets are trained on, and hold images that no run of now needs.
     while cache.images.nbytes > _available_bytes(device) // 4:
         if not _kept:
             return None

@@ -285,6 +285,7 @@ class EvalLoader:
         return range(0, len(self.keys), self.batch_size)
 
     def _read(self) -> Iterator[Tensor]:
+        # Few images are read sooner than a worker starts.
         workers = min(self.workers, len(self._starts())) if len(self.keys) > 32 else 0
         return read_ahead(self._bytes, self._starts(), workers, self.device)
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import itertools
 import json
 import subprocess
@@ -48,6 +49,25 @@ def test_domainbed_protocol_has_5280_runs():
     assert per_dataset == {name: 60 * number for name, number in sets.items()}
     defaults = [run for run in plan.runs if not run.config.training.hyperparameters]
     assert len(defaults) == 5280 // 20  # draw 0 of every trial and target set
+
+
+@pytest.mark.parametrize(
+    ("spec", "n", "digest"),
+    [
+        (SweepSpec(protocol="paper", datasets=("PACS",), algorithms=("erm", "mixup+sam")), 144, "14bf4f219629e489"),
+        (
+            SweepSpec(protocol="domainbed", datasets=("PACS", "OfficeHome"), algorithms=("erm", "coral"), draws=3),
+            360,
+            "5bcf7f016c3e9050",
+        ),
+        (SweepSpec(datasets=("digits",), averages=("swad:n_converge=2", "swa"), trials=(0, 1)), 8, "0cfb7766774900f9"),
+    ],
+)
+def test_run_keys_never_change(spec, n, digest):
+    """Runs of older versions are only found again while these keys stay."""
+    found = keys(expand(spec, "sweep"))
+    assert len(found) == n
+    assert hashlib.sha256(" ".join(found).encode()).hexdigest()[:16] == digest
 
 
 def test_a_sweep_without_a_target():
