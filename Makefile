@@ -32,7 +32,6 @@ quick: setup
 
 # Pages that are written from the code and from the records of benchmarks.
 docs: setup
-	$(BIN)/python -m swad.cli.train_reference docs/train-options.md
 	$(BIN)/python benchmarks/tables.py
 
 demo: setup
