@@ -26,19 +26,18 @@ from __future__ import annotations
 import argparse
 import gzip
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from swad.testbed.experiments.reproduce.fit_on_val import FILE as FIT_ON_VAL
 from swad.testbed.results.corruption_errors import ROBUSTNESS
 from swad.testbed.results.flatness_stats import SIDES
-from swad.testbed.results.measurement_rows import FLATNESS, SURFACE
+from swad.testbed.results.measurement_rows import FLATNESS, SURFACE, read_rows
 from swad.testbed.results.method_results import collect_results
 from swad.testbed.results.records import CONFIG, DONE, RECORDS, RecordError
-from swad.testbed.results.runs import find_runs
+from swad.testbed.results.runs import find_runs, result_checksum
 from swad.testbed.results.windows import WINDOWS
-from swad.testbed.training.run_dir import result_checksum
 from swad.util.files import atomic_write, sha256, write_json, write_text
 from swad.util.jsonl import compressed_path, read_lines, stored_path
 
@@ -67,10 +66,11 @@ def keep_run(run: Path, destination: Path) -> int:
     for section in config["config"].values():
         section.update({name: Path(section[name]).name for name in PATHS if section.get(name)})
     write_json(destination / CONFIG, config)
-    write_text(destination / RECORDS, _lines(_kept_records(_parsed(run / RECORDS))))
+    write_text(destination / RECORDS, _lines(_kept_records(json.loads(line) for _, line in read_lines(run / RECORDS))))
     for name in ROWS:
         if stored_path(run / name).exists():
-            rows = _lines(filter(_is_shown, _parsed(run / name)))
+            # As lines of version 1, which have no checksum: gzip has one.
+            rows = _lines({"v": 1, **row} for row in filter(_is_shown, read_rows(run, name)))
             with atomic_write(compressed_path(destination / name)) as partial:
                 partial.write_bytes(gzip.compress(rows.encode(), mtime=0))  # the same rows give the same file
     if (run / FIT_ON_VAL).exists():
@@ -105,10 +105,6 @@ def keep_accuracies(runs: Path, destination: Path) -> int:
 
 def _lines(rows: Iterable[dict[str, Any]]) -> str:
     return "".join(json.dumps(row, separators=(",", ":")) + "\n" for row in rows)
-
-
-def _parsed(path: Path) -> Iterator[dict[str, Any]]:
-    return (json.loads(line) for _, line in read_lines(path))
 
 
 def _kept_records(records: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -7,8 +7,9 @@
     ...
     averager.copy_to(model)
 
-These names are the averaging library; trainers have theirs in `swad.integrations`. `swad.flatness` and
-`swad.robustness` measure any model. `swad.testbed` is the benchmark of the paper; `swad.train` is forwarded to it.
+These names are the averaging library; trainers have theirs in `swad.integrations`, and `swad.compat` replaces the
+published code in a trainer that has a copy of it. `swad.flatness` and `swad.robustness` measure any model.
+`swad.testbed` is the benchmark of the paper; `swad.train` is forwarded to it.
 
 Names are loaded on first use: `import swad` imports nothing heavy, and torch is imported with the first name that
 needs it.
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from swad.averaging.swa import SMA, SWA
     from swad.averaging.swad import SWAD
     from swad.averaging.valley import LossValley
+    from swad.integrations.checkpoints import averaged_weights
     from swad.testbed.training.loop import train
 
 _HOMES = {
@@ -47,12 +49,13 @@ _HOMES = {
     "SWA": "averaging.swa",
     "SWAD": "averaging.swad",
     "AverageGroup": "averaging.group",
+    "averaged_weights": "integrations.checkpoints",
     "Span": "averaging.spans",
     "Status": "averaging.spans",
     "train": "testbed.training.loop",
     "update_bn": "averaging.batchnorm",
 }
-_MODULES = {"flatness", "integrations", "robustness", "testbed"}
+_MODULES = {"compat", "flatness", "integrations", "robustness", "testbed"}
 
 __all__ = [  # noqa: RUF022 - the reader's order
     "SWAD",
@@ -63,6 +66,7 @@ __all__ = [  # noqa: RUF022 - the reader's order
     "LAWA",
     "AverageGroup",
     "update_bn",
+    "averaged_weights",
     "Average",
     "Rule",
     "Status",

@@ -25,7 +25,10 @@ NAMES = [
     "update_bn",
     "testbed.SegmentLog",
     "testbed.fit_on_val",
+    "averaged_weights",
+    "integrations.lightning.AverageCallback",
     "integrations.lightning.SWADCallback",
+    "integrations.transformers.AverageCallback",
     "integrations.transformers.SWADCallback",
     "integrations.timm.ModelSwad",
 ]

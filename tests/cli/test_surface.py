@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from helpers.tiny_runs import copied
-from swad.testbed.training.run_dir import result_checksum
+from swad.testbed.results.runs import result_checksum
 
 pytest.importorskip("matplotlib")
 

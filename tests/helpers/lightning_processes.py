@@ -10,7 +10,8 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy
 
 from helpers.lightning_parts import OPTIONS, KeepAll, Net, loader
-from swad.integrations.lightning import SWADCallback
+from swad import EMA
+from swad.integrations.lightning import AverageCallback, SWADCallback
 
 
 class Synced(Net):
@@ -83,12 +84,45 @@ def fit(model_class, folder, ckpt_path=None):
     }
 
 
+class KeepLive(KeepWhole):
+    """Keeps what the checkpoint callbacks see, too."""
+
+    def on_validation_start(self, trainer, module):
+        self.validated = {k: whole(v) for k, v in module.state_dict().items()}
+
+
+def evaluate_average(folder, ckpt_path=None):
+    """Validate and save an EMA of a sharded model."""
+    pl.seed_everything(0, verbose=False)
+    keep, callback = KeepLive(), AverageCallback(EMA, decay=0.8, evaluate="average", apply_at_end=False)
+    saver = ModelCheckpoint(folder, filename="{epoch}", save_top_k=-1, every_n_epochs=1)
+    trainer = pl.Trainer(
+        max_epochs=3,
+        accelerator="cpu",
+        devices=2,
+        strategy=ModelParallelStrategy(data_parallel_size=2, tensor_parallel_size=1),
+        callbacks=[callback, keep, saver] if ckpt_path is None else [callback, keep],
+        enable_checkpointing=ckpt_path is None,
+        logger=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        num_sanity_val_steps=0,
+    )
+    model = Sharded(dropout=0)
+    trainer.fit(model, loader(8), loader(2), ckpt_path=ckpt_path)
+    averaged = {k: whole(v) for k, v in callback.averaged_state().items()}
+    return {"kept": keep.kept, "validated": keep.validated, "averaged": averaged}
+
+
 if __name__ == "__main__":
     results = {}
     for name, model_class in {"ddp": Synced, "fsdp2": Sharded}.items():
         folder = Path(sys.argv[1], name)
         rank, results[name] = fit(model_class, folder)
         rank, results[f"{name} resumed"] = fit(model_class, folder, ckpt_path=folder / "epoch=3.ckpt")
+    folder = Path(sys.argv[1], "ema")
+    results["ema"] = evaluate_average(folder)
+    results["ema resumed"] = evaluate_average(folder, ckpt_path=folder / "epoch=1.ckpt")
     try:
         fit(Unsynced, None)
     except ValueError as error:

@@ -16,9 +16,14 @@ from typing import Any
 import swad
 
 OTHERS = (
+    "integrations.lightning.AverageCallback",
     "integrations.lightning.SWADCallback",
+    "integrations.transformers.AverageCallback",
     "integrations.transformers.SWADCallback",
     "integrations.timm.ModelSwad",
+    "compat.LossValley",
+    "compat.AveragedModel",
+    "compat.update_bn",
     "averaging.distributed_checkpoint.save",
     "averaging.distributed_checkpoint.load",
     "flatness.local",

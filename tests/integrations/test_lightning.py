@@ -3,10 +3,12 @@ import importlib.util
 import logging
 import sys
 import warnings
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed.checkpoint
 from torch.utils.data import DataLoader
 
 from helpers import HELPERS
@@ -19,7 +21,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint  # noqa: E402
 
 import swad  # noqa: E402
 from helpers.lightning_parts import EVERY, OPTIONS, KeepAll, Net, loader  # noqa: E402
-from swad.integrations.lightning import SWADCallback  # noqa: E402
+from swad.integrations.lightning import AverageCallback, SWADCallback  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning:lightning", "ignore::FutureWarning")
 
@@ -234,7 +236,7 @@ def test_a_training_without_validation_is_warned_of_at_the_start():
         fit([SWADCallback()], max_epochs=1, limit_val_batches=0)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        fit([SWADCallback(average=swad.EMA)], max_epochs=1, limit_val_batches=0)
+        fit([AverageCallback(swad.EMA)], max_epochs=1, limit_val_batches=0)
     assert not [warning for warning in caught if "SWAD" in str(warning.message)]
 
 
@@ -335,7 +337,7 @@ class TwoOptimizers(Net):
 
 
 def test_with_several_optimizers_one_must_be_chosen():
-    with pytest.raises(ValueError, match=r"the module has 2; got optimizer_index=None"):
+    with pytest.raises(ValueError, match=r"the module has 2; got optimizer_index=None: pass the one that steps last"):
         fit([SWADCallback()], TwoOptimizers())
     callback = SWADCallback(optimizer_index=1)
     with pytest.warns(swad.NeverConvergedWarning):
@@ -354,10 +356,10 @@ def test_logs_where_the_valley_is(tmp_path):
 
 
 def test_several_averages_of_one_training(tmp_path):
-    first, second = SWADCallback(**OPTIONS), SWADCallback(name="ema", average=swad.EMA, decay=0.9, apply_at_end=False)
+    first, second = SWADCallback(**OPTIONS), AverageCallback(swad.EMA, decay=0.9, apply_at_end=False)
     fit([first, second, every_epoch(tmp_path)])
     saved = torch.load(tmp_path / "epoch=0.ckpt", weights_only=True)["callbacks"]
-    assert {"SWADCallback[swad]", "SWADCallback[ema]"} <= set(saved)
+    assert {"SWADCallback[swad]", "AverageCallback[ema]"} <= set(saved)
     assert second.averager.step == STOP
 
 
@@ -429,10 +431,228 @@ def test_steps_a_scaler_skips_do_not_count_and_the_average_outlives_the_move_to_
     assert_equal(model.state_dict(), live)
 
 
+# -- averages of every kind, and evaluations of the average ----------------------------------------------------------
+
+
+class Curved(Net):
+    """Validates what it holds, so that the metric tells live weights from averaged ones."""
+
+    def __init__(self):
+        torch.manual_seed(1)
+        super().__init__(dropout=0, norm=False)
+
+    def validation_step(self, batch, batch_idx):
+        self.log("val_loss", self.net(batch[0]).sub(1).square().mean())
+        self.log("first", self.net[0].weight.sum())
+
+    test_step = validation_step
+
+
+class KeepMetrics(pl.Callback):
+    def __init__(self):
+        self.first, self.inside = [], []
+
+    def on_validation_epoch_end(self, trainer, module):
+        self.inside.append({k: v.clone() for k, v in module.state_dict().items()})
+
+    def on_validation_end(self, trainer, module):
+        if not trainer.sanity_checking:
+            self.first.append(float(trainer.callback_metrics["first"]))
+
+
+def ema(kept, decay, last):
+    """The slow twin: m <- decay * m + (1 - decay) * theta."""
+    mean = {k: v.double() for k, v in kept[1].items()}
+    for step in range(2, last + 1):
+        mean = {k: decay * mean[k] + (1 - decay) * v.double() for k, v in kept[step].items()}
+    return {k: v.float() for k, v in mean.items()}
+
+
+def best_and_all(folder, **options):
+    return ModelCheckpoint(folder, filename="{epoch}", save_top_k=-1, monitor="val_loss", **options)
+
+
+def test_the_average_is_validated_and_saved_and_the_live_weights_train_as_before(tmp_path):
+    twin = KeepAll()
+    fit([twin], Curved(), max_epochs=4)
+    keep, seen, callback = KeepAll(), KeepMetrics(), AverageCallback(swad.EMA, decay=0.8, evaluate="average")
+    saver = best_and_all(tmp_path)
+    trainer, model = fit([keep, callback, seen, saver], Curved(), max_epochs=4)
+    for step in twin.kept:
+        assert_equal(keep.kept[step], twin.kept[step])
+    for epoch in range(4):
+        step = (epoch + 1) * EVERY
+        want = ema(keep.kept, 0.8, step)
+        saved = torch.load(tmp_path / f"epoch={epoch}.ckpt", weights_only=True)
+        assert_close(saved["state_dict"], want)
+        assert_equal(saved["callbacks"][callback.state_key]["average"]["live"], keep.kept[step])
+        assert seen.first[epoch] == pytest.approx(float(want["net.0.weight"].sum()), rel=1e-5)
+        assert_equal(swad.averaged_weights(tmp_path / f"epoch={epoch}.ckpt"), saved["state_dict"])
+    assert_equal(model.state_dict(), callback.averaged_state())
+    best = torch.load(saver.best_model_path, weights_only=True)["state_dict"]
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*live weights in that checkpoint")
+        (scored,) = trainer.test(model, loader(1), ckpt_path="best", verbose=False)
+    assert scored["first"] == pytest.approx(float(best["net.0.weight"].sum()), rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("average", "options"), [(swad.EMA, {"decay": 0.8}), (swad.LAWA, {"k": 2}), (swad.SMA, {"start": 6})]
+)
+@pytest.mark.parametrize("epoch", [0, 2])
+def test_a_training_that_saves_the_average_resumes_to_the_last_bit(tmp_path, average, options, epoch):
+    def run(*more, ckpt_path=None):
+        keep, callback = KeepAll(), AverageCallback(average, evaluate="average", apply_at_end=False, **options)
+        trainer, _ = fit([keep, callback, *more], Curved(), max_epochs=5, ckpt_path=ckpt_path)
+        return keep.kept, callback.averaged_state(), trainer.optimizers[0].state_dict()["state"]
+
+    live, averaged, momenta = run(best_and_all(tmp_path))
+    path = tmp_path / f"epoch={epoch}.ckpt"
+    weights, resumed, again = run(ckpt_path=path)
+    assert min(weights) == (epoch + 1) * EVERY + 1
+    for step in weights:
+        assert_equal(weights[step], live[step])
+    assert_equal(resumed, averaged)
+    for key, state in momenta.items():
+        assert torch.equal(state["momentum_buffer"], again[key]["momentum_buffer"])
+    # A training that evaluates the live model continues from such a checkpoint, too.
+    plain, callback = KeepAll(), AverageCallback(average, apply_at_end=False, **options)
+    fit([plain, callback], Curved(), max_epochs=5, ckpt_path=path)
+    assert_equal(callback.averaged_state(), averaged)
+
+
+def test_before_the_average_begins_the_live_weights_are_validated_and_saved(tmp_path):
+    keep, callback = KeepAll(), AverageCallback(swad.SMA, start=EVERY, evaluate="average")
+    fit([keep, callback, best_and_all(tmp_path)], Curved(), max_epochs=2)
+    assert_equal(torch.load(tmp_path / "epoch=0.ckpt", weights_only=True)["state_dict"], keep.kept[EVERY])
+    second = torch.load(tmp_path / "epoch=1.ckpt", weights_only=True)["state_dict"]
+    assert_close(second, keep.average([swad.Span(EVERY + 1, 2 * EVERY)]))
+
+
+def test_a_checkpoint_saved_inside_a_validation_or_between_two_has_both_weights(tmp_path):
+    class Inside(pl.Callback):
+        def on_validation_epoch_end(self, trainer, module):
+            if not trainer.sanity_checking:
+                trainer.save_checkpoint(tmp_path / "inside.ckpt")
+
+        def on_train_batch_end(self, trainer, module, *_):
+            trainer.save_checkpoint(tmp_path / f"step={trainer.global_step}.ckpt")
+
+    keep, callback = KeepAll(), AverageCallback(swad.EMA, decay=0.8, evaluate="average")
+    fit([keep, callback, Inside()], Curved(), max_epochs=1)
+    for name, step in {"inside": EVERY, "step=2": 2}.items():
+        saved = torch.load(tmp_path / f"{name}.ckpt", weights_only=True)
+        assert_close(saved["state_dict"], ema(keep.kept, 0.8, step))
+        assert_equal(saved["callbacks"][callback.state_key]["average"]["live"], keep.kept[step])
+
+
+def test_an_average_of_the_weights_at_evaluations_takes_them(tmp_path):
+    for evaluate in ("live", "average"):
+        keep, callback = KeepAll(), AverageCallback(swad.LAWA, k=2, evaluate=evaluate, apply_at_end=False)
+        fit([keep, callback], Curved(), max_epochs=3)
+        spans = [swad.Span(2 * EVERY, 2 * EVERY), swad.Span(3 * EVERY, 3 * EVERY)]
+        assert list(callback.status.spans) == spans
+        assert_close(callback.averaged_state(), keep.average(spans))
+
+
+def test_an_average_may_be_any_function_of_the_module_and_a_rule_may_watch_the_loss():
+    callback = AverageCallback(partial(swad.EMA, decay=0.5), name="half")
+    fit([callback], Curved(), max_epochs=1)
+    assert callback.averager.rule.decay == 0.5
+    watching = AverageCallback(lambda module: swad.SWAD(module, **OPTIONS), monitor="val_loss", name="late")
+    trainer, _ = fit([watching], Net())
+    assert (watching.status.end_step, trainer.global_step) == (END, 8 * EVERY)
+    assert trainer.callback_metrics["late/phase"] == 2
+
+
+def test_what_cannot_be_evaluated_is_refused_in_words(tmp_path):
+    for build in (
+        lambda: SWADCallback(evaluate="average"),
+        lambda: AverageCallback(swad.SWAD, monitor="val_loss", evaluate="average"),
+    ):
+        with pytest.raises(ValueError, match=r"second validation: validate inside .*AverageCallback\(swad.EMA"):
+            build()
+    with pytest.raises(ValueError, match="use SWADCallback, which monitors it"):
+        AverageCallback(swad.SWAD)
+    with pytest.raises(ValueError, match="use SWADCallback, which monitors it"):
+        fit([AverageCallback(lambda module: swad.SWAD(module))], Curved())
+    with pytest.raises(ValueError, match="leave one out"):
+        AverageCallback(swad.EMA, evaluate="average", monitor="val_loss")
+    with pytest.raises(ValueError, match="pass buffers='average' instead of update_bn"):
+        AverageCallback(swad.EMA, evaluate="average", update_bn=True)
+    with pytest.raises(ValueError, match="evaluate must be one of live, average, got 'averag'"):
+        AverageCallback(swad.EMA, evaluate="averag")
+    with pytest.raises(ValueError, match="leave save_weights_only out"):
+        saver = best_and_all(tmp_path, save_weights_only=True)
+        fit([AverageCallback(swad.EMA, evaluate="average"), saver], Curved(), max_epochs=1)
+
+
+def test_statistics_of_validated_averages_are_warned_of_once():
+    with pytest.warns(UserWarning, match="statistics belong to .*pass buffers='average'") as warned:
+        fit([AverageCallback(swad.EMA, evaluate="average")], max_epochs=3)
+    assert len([warning for warning in warned if "batch-norm" in str(warning.message)]) == 1
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*batch-norm statistics")
+        fit([AverageCallback(swad.EMA, evaluate="average", buffers="average")], max_epochs=2)
+
+
+def test_the_live_weights_are_back_after_a_validation_that_fails():
+    class Breaks(Curved):
+        def validation_step(self, batch, batch_idx):
+            if self.global_step:
+                raise RuntimeError("broken")
+
+    keep, model = KeepAll(), Breaks()
+    with pytest.raises(RuntimeError, match="broken"):
+        fit([keep, AverageCallback(swad.EMA, decay=0.5, evaluate="average")], model)
+    assert_equal(model.state_dict(), keep.kept[EVERY])
+
+
+# -- the end of a script ---------------------------------------------------------------------------------------------
+
+
+class Scored(Net):
+    def test_step(self, batch, batch_idx):
+        self.log("magnitude", self.net(batch[0]).abs().mean())
+
+
+@pytest.mark.parametrize("update_bn", [False, lambda module, batch: module.net(batch[0])])
+def test_testing_the_best_checkpoint_says_that_it_is_live_and_leaves_the_average(tmp_path, update_bn):
+    keep, callback = KeepAll(), SWADCallback(update_bn=update_bn, **OPTIONS)
+    saver = ModelCheckpoint(tmp_path, filename="{epoch}", monitor="val_loss", save_top_k=1)
+    trainer, model = fit([keep, callback, saver], Scored())
+    average = {k: v.clone() for k, v in model.state_dict().items()}
+    with pytest.warns(
+        UserWarning, match=r"trainer.test\(ckpt_path=...\) evaluates the live weights .* trainer.test\(m"
+    ):
+        (of_best,) = trainer.test(model, loader(1), ckpt_path="best", verbose=False)
+    assert_equal(model.state_dict(), average)
+    (of_average,) = trainer.test(model, loader(1), verbose=False)
+    live = Scored()
+    live.load_state_dict(keep.kept[START])
+    (twin,) = trainer.test(live, loader(1), verbose=False)
+    assert of_best == twin != of_average
+
+
+def test_a_false_start_is_warned_of_once_with_what_to_pass():
+    losses = [5.0, 4.0, 4.1, 4.2, 1.0, 1.0, 1.0, 1.0, 1.0]
+
+    class Falls(Net):
+        def validation_step(self, batch, batch_idx):
+            self.log("val_loss", losses[self.global_step // EVERY])
+
+    with pytest.warns(swad.FalseStartWarning) as warned:
+        fit([SWADCallback(**OPTIONS)], Falls(norm=False))
+    (warning,) = [str(w.message) for w in warned if w.category is swad.FalseStartWarning]
+    assert warning.startswith("swad at step 24: the average began at update 4")
+    assert warning.endswith("e.g. SWADCallback(valley=swad.LossValley(start=24))")
+
+
 @pytest.mark.slow
 @pytest.mark.distributed
 def test_two_processes(tmp_path):
-    """DDP and FSDP2 average alike on both ranks, resume exactly, and a loss that is not synced is refused."""
+    """DDP and FSDP2 average alike on both ranks and resume exactly, also if the average is what FSDP2 validates and
+    saves, and a loss that is not synced is refused."""
     run_ranks([HELPERS / "lightning_processes.py", tmp_path])
     first, second = (torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in (0, 1))
     for strategy in ("ddp", "fsdp2"):
@@ -442,6 +662,20 @@ def test_two_processes(tmp_path):
         assert_equal(first[strategy]["model"], second[strategy]["model"])
         # Of the first rank: DDP hands its buffers to the others at every forward, between the twin's look and ours.
         assert_close(first[strategy]["model"], first[strategy]["twin"])
+    for held in (first, second):
+        whole, resumed = held["ema"], held["ema resumed"]
+        for step in resumed["kept"]:
+            assert_equal(resumed["kept"][step], whole["kept"][step])
+        assert_equal(resumed["averaged"], whole["averaged"])
+        assert_close(whole["validated"], ema(whole["kept"], 0.8, 3 * EVERY))
+        assert_close(whole["averaged"], whole["validated"])
+    path = tmp_path / "ema" / "epoch=1.ckpt"  # a folder: each rank writes its shards, and rank 0 the rest
+    callbacks = torch.load(path / "meta.pt", weights_only=True)["callbacks"]
+    assert_equal(callbacks["AverageCallback[ema]"]["average"]["live"], first["ema"]["kept"][2 * EVERY])
+    assert_close(swad.averaged_weights(path), ema(first["ema"]["kept"], 0.8, 2 * EVERY))
+    saved = {"state_dict": {k: torch.zeros_like(v) for k, v in first["ema"]["averaged"].items()}}
+    torch.distributed.checkpoint.load(saved, checkpoint_id=path, no_dist=True)
+    assert_close(saved["state_dict"], ema(first["ema"]["kept"], 0.8, 2 * EVERY))
     for held in (first, second):
         assert "every rank must observe the same validation loss" in held["unsynced"]
         assert "sync_dist=True" in held["unsynced"]

@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 import swad
+from helpers.states import assert_equal
 from swad.integrations.timm import ModelSwad
 
 LOSSES = [2.0, 1.0, 1.1, 1.2, 1.1, 3.0, 3.0]  # the floor is the second; the last two are past r * mean
@@ -185,3 +186,99 @@ def test_fits_where_timm_expects_model_ema(tmp_path):
     saved = torch.load(tmp_path / "last.pth.tar", weights_only=True)
     assert all(torch.equal(v, averaged[k]) for k, v in saved["state_dict_ema"].items())
     assert any(not torch.equal(v, averaged[k]) for k, v in saved["state_dict"].items())
+
+
+# -- timm's own checkpoints ------------------------------------------------------------------------------------------
+
+
+class Script:
+    """The lines of timm's `train.py` around the average: with a task, a saver, and `--resume`."""
+
+    def __init__(self, folder, *, resume=None, follow=True, built_last=False, lookahead=False, **options):
+        optim, utils, tasks = (pytest.importorskip(f"timm.{name}") for name in ("optim", "utils", "task"))
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
+        self.optimizer = optim.create_optimizer_v2(model, opt="lookahead_momentum" if lookahead else "momentum", lr=0.1)
+        self.task = tasks.ClassificationTask(model, criterion=nn.CrossEntropyLoss(), verbose=False)
+        build = {"n_converge": 3, "n_tolerance": 2, **options}
+
+        def model_swad():
+            return ModelSwad(model, optimizer=self.optimizer if follow else None, **build)
+
+        self.epoch = 0
+        if not built_last:
+            self.swad = model_swad()
+        if resume is not None:
+            self.epoch = tasks.resume_task_checkpoint(self.task, str(resume), self.optimizer)
+        if built_last:
+            self.swad = model_swad()
+        self.task.trainable_module_ema = self.swad
+        if resume is not None:
+            tasks.load_task_ema_checkpoint(self.task, str(resume))
+        self.saver = utils.CheckpointSaver(
+            model, self.optimizer, task=self.task, checkpoint_dir=str(folder), max_history=99
+        )
+        self.kept = {}
+
+    def run(self, epochs=7):
+        for epoch in range(self.epoch, epochs):
+            for n in range(3 * epoch + 1, 3 * epoch + 4):
+                generator = torch.Generator().manual_seed(n)
+                self.task.train()
+                self.optimizer.zero_grad()
+                x, y = torch.randn(8, 3, generator=generator), torch.randint(2, (8,), generator=generator)
+                self.task(x, y)["loss"].backward()
+                self.optimizer.step()
+                self.task.update_ema(step=n)
+                self.kept[n] = {k: v.clone() for k, v in self.task.trainable_module.state_dict().items()}
+            self.swad.observe(LOSSES[epoch])
+            self.task.get_eval_model(ema=True)(torch.randn(2, 3))
+            self.saver.save_checkpoint(epoch, metric=float(epoch))
+        return self
+
+
+@pytest.mark.parametrize("lookahead", [False, True])
+def test_timms_resume_restores_the_average_to_the_last_bit(tmp_path, lookahead):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", swad.NeverConvergedWarning)
+        whole = Script(tmp_path, lookahead=lookahead).run()
+        for epoch in (0, 3):
+            path = tmp_path / f"checkpoint-{epoch}.pth.tar"
+            with warnings.catch_warnings():
+                warnings.filterwarnings("error", message=".*starts again")
+                again = Script(tmp_path / "again", resume=path, lookahead=lookahead)
+            (tmp_path / "again").mkdir(exist_ok=True)
+            saved = torch.load(path, weights_only=True)["state_dict_ema"]
+            assert_equal(again.swad.module.state_dict(), saved)
+            assert_equal(swad.averaged_weights(path), saved)
+            again.run()
+            assert_equal(again.kept[21], whole.kept[21])
+            assert again.swad.status == whole.swad.status
+            assert_equal(again.swad.module.state_dict(), whole.swad.module.state_dict())
+
+
+@pytest.mark.filterwarnings("ignore::swad.averaging.swad.NeverConvergedWarning")
+@pytest.mark.parametrize("wrong", [{"follow": False}, {"built_last": True}])
+def test_an_average_that_timm_cannot_restore_is_warned_of(tmp_path, wrong):
+    Script(tmp_path).run(epochs=1)
+    path = tmp_path / "last.pth.tar"
+    with pytest.warns(
+        UserWarning, match=r"starts again: build ModelSwad\(model, optimizer=optimizer\) before"
+    ) as caught:
+        resumed = Script(tmp_path, resume=path, **wrong)
+    assert len([warning for warning in caught if "starts again" in str(warning.message)]) == 1
+    assert resumed.swad.averager.step == 0
+    # Without its state, the average that timm calls so is what the checkpoint has.
+    resumed.run(epochs=2)
+    content = torch.load(path, weights_only=True)
+    if "swad" not in content["optimizer"]:
+        assert_equal(swad.averaged_weights(path), content["state_dict_ema"])
+
+
+def test_an_average_that_has_not_converged_is_warned_of_once(tmp_path):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        Script(tmp_path).run()
+    assert [str(w.message)[:39] for w in caught if w.category is swad.NeverConvergedWarning] == [
+        "the validation loss has not converged ("
+    ]

@@ -23,7 +23,8 @@ from transformers import (
 
 import swad
 from helpers.states import assert_close, assert_equal
-from swad.integrations.transformers import SWADCallback
+from swad.integrations.checkpoints import read_state
+from swad.integrations.transformers import AverageCallback, SWADCallback
 
 EVERY = 4  # steps per evaluation
 LOSSES = [2.0, 1.0, 1.1, 1.2, 1.1, 3.0, 3.0, 3.0]  # the floor is the second; the end is the fifth, seen at the seventh
@@ -165,7 +166,7 @@ def test_a_moved_checkpoint_is_passed_as_resume_from(unbroken, tmp_path):
     train(tmp_path / "out", callback, resume=moved)
     assert callback.status == whole.status
     (moved / "swad.safetensors").write_bytes(b"torn")
-    with pytest.raises(ValueError, match=r"swad.safetensors is damaged .*: resume from another checkpoint"):
+    with pytest.raises(ValueError, match=r"swad.safetensors is damaged .*: use another checkpoint"):
         train(tmp_path / "out", SWADCallback(resume_from=moved, **OPTIONS), resume=moved)
 
 
@@ -275,14 +276,14 @@ def test_defaults_of_the_trainer_that_do_not_suit_swad_are_warned_of_at_the_star
             train(tmp_path, SWADCallback(), **short, lr_scheduler_type=decaying)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        train(tmp_path, SWADCallback(average=swad.EMA), **short, lr_scheduler_type="linear")
+        train(tmp_path, AverageCallback(swad.EMA), **short, lr_scheduler_type="linear")
         train(tmp_path, SWADCallback(**OPTIONS), lr_scheduler_type="constant_with_warmup", warmup_steps=2)
     assert not [warning for warning in caught if "SWAD" in str(warning.message)]
 
 
 def test_two_callbacks_of_one_name_are_refused(tmp_path):
     with pytest.raises(ValueError, match="need different names, got 'swad' twice: set name"):
-        train(tmp_path, SWADCallback(), SWADCallback(average=swad.EMA))
+        train(tmp_path, SWADCallback(), AverageCallback(swad.EMA, name="swad"))
 
 
 class Normed(nn.Module):
@@ -352,7 +353,7 @@ def test_misspelt_options_name_the_choices():
     with pytest.raises(ValueError, match="one of paper, text, reference, got 'papper': did you mean 'paper'"):
         SWADCallback(semantics="papper")
     with pytest.raises(TypeError, match=r"must be a class such as swad.EMA, got 'ema'"):
-        SWADCallback(average="ema")
+        AverageCallback("ema")
 
 
 @pytest.mark.slow
@@ -381,12 +382,12 @@ def test_only_the_process_that_saves_writes(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_other_averages_resume_too(tmp_path):
-    callback = SWADCallback(average=swad.SMA, start=10, name="sma")
+    callback = AverageCallback(swad.SMA, start=10)
     keep = KeepAll()
     trainer = train(tmp_path, keep, callback, save_strategy="steps", save_steps=20)
     assert callback.status.start_step == 11
     assert_close(trainer.model.state_dict(), keep.average(callback.status.spans))
-    again = SWADCallback(average=swad.SMA, start=10, name="sma")
+    again = AverageCallback(swad.SMA, start=10)
     resumed = train(tmp_path, again, resume=tmp_path / "checkpoint-20")
     assert_equal(resumed.model.state_dict(), trainer.model.state_dict())
 
@@ -400,13 +401,179 @@ def test_the_real_evaluation_loss_is_what_is_watched(tmp_path):
     seen = []
 
     class Watch(SWADCallback):
-        def _observe_once(self, loss):
+        def _observe_once(self, loss, step):
             seen.append(loss)
-            return super()._observe_once(loss)
+            return super()._observe_once(loss, step)
 
     trainer = train(tmp_path, Watch(apply_at_end=False), trainer_class=Trainer)
     logged = [row["eval_loss"] for row in trainer.state.log_history if "eval_loss" in row]
     assert seen == logged
+
+
+# -- averages of every kind, and evaluations of the average ----------------------------------------------------------
+
+
+class KeepEvaluated(TrainerCallback):
+    """Keeps the weights that were evaluated."""
+
+    def __init__(self):
+        self.evaluated = {}
+
+    def on_evaluate(self, args, state, control, model, **kwargs):
+        self.evaluated[state.global_step] = {k: v.clone() for k, v in model.state_dict().items()}
+
+
+def ema(kept, decay, last):
+    """The slow twin: m <- decay * m + (1 - decay) * theta."""
+    mean = {k: v.double() for k, v in kept[1].items()}
+    for step in range(2, last + 1):
+        mean = {k: decay * mean[k] + (1 - decay) * v.double() for k, v in kept[step].items()}
+    return {k: v.float() for k, v in mean.items()}
+
+
+EVALUATED = {"average": swad.EMA, "decay": 0.8, "evaluate": "average"}
+SAVED_TOGETHER = {"save_strategy": "steps", "save_steps": EVERY, "max_steps": 4 * EVERY, "trainer_class": Trainer}
+
+
+@pytest.fixture(scope="module")
+def evaluated(tmp_path_factory):
+    """One training that evaluates and saves its EMA."""
+    folder = tmp_path_factory.mktemp("evaluated")
+    keep, seen, callback = KeepAll(), KeepEvaluated(), AverageCallback(**EVALUATED)
+    trainer = train(folder, keep, callback, seen, **SAVED_TOGETHER)
+    return folder, keep.kept, seen.evaluated, callback, trainer
+
+
+def test_the_average_is_evaluated_and_saved_and_the_live_weights_train_as_before(evaluated, tmp_path):
+    from safetensors.torch import load_file
+
+    folder, kept, seen, callback, trainer = evaluated
+    twin = KeepAll()
+    train(tmp_path, twin, **SAVED_TOGETHER)
+    for step in twin.kept:
+        assert_equal(kept[step], twin.kept[step])
+    for step in range(EVERY, 4 * EVERY + 1, EVERY):
+        want = ema(kept, 0.8, step)
+        assert_close(seen[step], want)
+        saved = load_file(folder / f"checkpoint-{step}" / "model.safetensors")
+        assert_close(saved, want)
+        assert_equal(swad.averaged_weights(folder / f"checkpoint-{step}"), saved)
+        assert_equal(read_state(folder / f"checkpoint-{step}" / "ema.safetensors")["live"], kept[step])
+    assert_equal(trainer.model.state_dict(), callback.averaged_state())
+
+
+def test_the_sums_next_to_live_weights_become_an_average_in_one_call(unbroken):
+    folder, keep, _, _ = unbroken
+    assert_close(swad.averaged_weights(folder / "checkpoint-18"), keep.average([swad.Span(START, 18)]))
+
+
+@pytest.mark.parametrize("step", [EVERY, 3 * EVERY])
+def test_a_training_that_saves_the_average_resumes_to_the_last_bit(evaluated, tmp_path, step):
+    folder, kept, _, whole, _ = evaluated
+    keep, callback = KeepAll(), AverageCallback(**EVALUATED)
+    trainer = train(tmp_path, keep, callback, resume=folder / f"checkpoint-{step}", **SAVED_TOGETHER)
+    assert min(keep.kept) == step + 1
+    for number in keep.kept:
+        assert_equal(keep.kept[number], kept[number])
+    assert_equal(callback.averaged_state(), whole.averaged_state())
+    assert trainer.state.global_step == 4 * EVERY
+
+
+@pytest.mark.parametrize("evaluate", ["live", "average"])
+def test_an_average_of_the_weights_at_evaluations_takes_them_and_resumes(tmp_path, evaluate):
+    options = {**SAVED_TOGETHER, "save_steps": 3 * EVERY, "max_steps": 5 * EVERY}
+    keep, callback = KeepAll(), AverageCallback(swad.LAWA, k=3, evaluate=evaluate)
+    trainer = train(tmp_path / "whole", keep, callback, **options)
+    assert_close(trainer.model.state_dict(), keep.average([swad.Span(n * EVERY, n * EVERY) for n in (3, 4, 5)]))
+    again = AverageCallback(swad.LAWA, k=3, evaluate=evaluate)
+    resumed = train(tmp_path, again, resume=tmp_path / "whole" / f"checkpoint-{3 * EVERY}", **options)
+    assert_equal(resumed.model.state_dict(), trainer.model.state_dict())
+
+
+def test_saving_between_evaluations_and_by_epoch_saves_the_average_too(tmp_path):
+    from safetensors.torch import load_file
+
+    for strategy, steps in {"steps": [6, 12], "epoch": [5, 10, 12]}.items():
+        keep, seen, folder = KeepAll(), KeepEvaluated(), tmp_path / strategy
+        options = {"save_strategy": strategy, "save_steps": 6, "eval_strategy": strategy, "trainer_class": Trainer}
+        train(folder, keep, AverageCallback(**EVALUATED), seen, max_steps=12, **options)
+        for step in steps:
+            assert_close(load_file(folder / f"checkpoint-{step}" / "model.safetensors"), ema(keep.kept, 0.8, step))
+        for step, weights in seen.evaluated.items():
+            assert_close(weights, ema(keep.kept, 0.8, step))
+        assert seen.evaluated
+
+
+@pytest.mark.parametrize(
+    ("save_strategy", "eval_strategy", "best"), [("steps", "steps", 8), ("best", "steps", 8), ("best", "epoch", 10)]
+)
+def test_the_best_average_is_kept_at_the_end(tmp_path, save_strategy, eval_strategy, best):
+    class Scores(Trainer):
+        def evaluation_loop(self, *args, **kwargs):
+            output = super().evaluation_loop(*args, **kwargs)
+            output.metrics["eval_loss"] = abs(self.state.global_step - 9)
+            return output
+
+    keep, seen = KeepAll(), KeepEvaluated()
+    options = {"load_best_model_at_end": True, "metric_for_best_model": "eval_loss", "greater_is_better": False}
+    options |= {"save_strategy": save_strategy, "eval_strategy": eval_strategy, "save_steps": EVERY, "max_steps": 15}
+    trainer = train(tmp_path, keep, AverageCallback(**EVALUATED), seen, trainer_class=Scores, **options)
+    assert_equal(trainer.model.state_dict(), seen.evaluated[best])
+    assert_close(trainer.model.state_dict(), ema(keep.kept, 0.8, best))
+
+
+def test_an_evaluation_at_the_start_of_a_resumed_training_is_of_the_average(evaluated, tmp_path):
+    folder, kept, _, whole, _ = evaluated
+    seen, callback = KeepEvaluated(), AverageCallback(**EVALUATED)
+    train(tmp_path, callback, seen, resume=folder / f"checkpoint-{EVERY}", eval_on_start=True, **SAVED_TOGETHER)
+    assert_close(seen.evaluated[EVERY], ema(kept, 0.8, EVERY))
+    assert_equal(callback.averaged_state(), whole.averaged_state())
+
+
+def test_a_training_that_failed_with_the_average_in_the_model_is_not_resumed(evaluated, tmp_path):
+    folder, *_ = evaluated
+    broken = [True]
+
+    class Breaks(Trainer):
+        def evaluation_loop(self, *args, **kwargs):
+            if broken:
+                raise RuntimeError("broken")
+            return super().evaluation_loop(*args, **kwargs)
+
+    callback = AverageCallback(**EVALUATED)
+    held = []
+
+    class Hold(TrainerCallback):
+        def on_train_begin(self, args, state, control, model, **kwargs):
+            held.append(model)
+
+    with pytest.raises(RuntimeError, match="broken"):
+        train(tmp_path, Hold(), callback, **{**SAVED_TOGETHER, "trainer_class": Breaks})
+    with pytest.raises(RuntimeError, match="failed while the model had the average: resume with a new Trainer"):
+        train(tmp_path, callback, resume=folder / f"checkpoint-{EVERY}", model=lambda: held[0], **SAVED_TOGETHER)
+
+
+def test_what_cannot_be_evaluated_is_refused_in_words():
+    with pytest.raises(ValueError, match=r"second validation: validate inside .*AverageCallback\(swad.EMA"):
+        SWADCallback(evaluate="average")
+    with pytest.raises(ValueError, match="use SWADCallback, which monitors it"):
+        AverageCallback(swad.SWAD)
+
+
+def test_a_false_start_is_warned_of_once_with_what_to_pass(tmp_path):
+    class Falls(Trainer):
+        losses = (4.0, 4.1, 4.2, 1.0, 1.0, 1.0, 1.0, 1.0)
+
+        def evaluation_loop(self, *args, **kwargs):
+            output = super().evaluation_loop(*args, **kwargs)
+            output.metrics["eval_loss"] = self.losses[self.state.global_step // EVERY - 1]
+            return output
+
+    with pytest.warns(swad.FalseStartWarning) as warned:
+        train(tmp_path, SWADCallback(**OPTIONS), trainer_class=Falls)
+    (warning,) = [str(w.message) for w in warned if w.category is swad.FalseStartWarning]
+    assert warning.startswith("swad at step 24: the average began at update 4")
+    assert warning.endswith("e.g. SWADCallback(valley=swad.LossValley(start=24))")
 
 
 def test_without_transformers_the_error_says_what_to_install(monkeypatch):

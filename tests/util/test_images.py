@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from helpers.special_files import at_most, replace_by
+from swad.testbed.data.domains import FileDomain
 from swad.util.images import EXTENSIONS, FORMATS, MAX_MEGAPIXELS, DataError, read_image
 
 
@@ -17,6 +19,17 @@ def test_a_broken_image_is_named(tmp_path):
     path.write_bytes(b"no image at all")
     with pytest.raises(DataError, match=r"cannot decode image .*broken\.jpg"):
         read_image(path)
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device"])
+def test_what_is_no_file_is_refused_at_once(tmp_path, kind):
+    path = tmp_path / "image.png"
+    replace_by(kind, path)
+    domain = FileDomain("a", np.zeros(1, np.int64), tmp_path, ("image.png",))
+    with at_most(5), pytest.raises(DataError, match=r"cannot decode image .*image.png: image.png is a pipe or a dev"):
+        read_image(path)
+    with at_most(5), pytest.raises(DataError, match=r"cannot read image .*image.png: image.png is a pipe or a dev"):
+        domain.content(0)
 
 
 @pytest.mark.parametrize("suffix", ["png", "tif", "pgm"])

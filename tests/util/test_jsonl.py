@@ -230,8 +230,15 @@ def replace_by_copy(path: Path) -> None:
     os.replace(copy, path)
 
 
+def overwrite(path: Path) -> None:
+    """As editors and `cp` do, which keep the file."""
+    path.write_bytes(path.read_bytes() + b'"edited"\n')
+
+
 REPLACEMENTS = {
     "copy": replace_by_copy,
+    "overwritten": overwrite,
+    "emptied": lambda path: path.write_bytes(b""),
     "removed": Path.unlink,
     "link": lambda path: (path.unlink(), path.symlink_to("elsewhere.jsonl")),
 }
@@ -254,8 +261,21 @@ def test_a_file_that_was_replaced_while_it_is_written_loses_no_line(tmp_path: Pa
     assert lines_of(path) == {"write": ["1", "2", "3", "4"], "offset": ["1", "2", "4"], "truncate": ["1", "4"]}[then]
     aside = tmp_path / "rows.jsonl.replaced"
     assert os.path.lexists(aside) == (how != "removed")
-    assert how != "copy" or lines_of(aside) == ["1", "2", '"edited"']
+    assert how not in ("copy", "overwritten") or lines_of(aside) == ["1", "2", '"edited"']
     assert not (tmp_path / "elsewhere.jsonl").exists()
+
+
+@pytest.mark.parametrize("how", [lambda path: path.write_text("7\n2\n"), replace_by_copy, Path.unlink])
+@pytest.mark.parametrize("then", [lambda writer: writer.offset(), lambda writer: writer.__exit__(None)])
+def test_another_content_of_the_same_length_is_noticed_at_an_offset_and_at_the_end(tmp_path: Path, how, then) -> None:
+    path = tmp_path / "rows.jsonl"
+    writer = JsonlWriter(path)
+    writer.write("1", "2")
+    how(path)
+    with pytest.warns(UserWarning, match="its lines were written again"):
+        then(writer)
+    writer.close()
+    assert lines_of(path) == ["1", "2"]
 
 
 def test_a_replaced_file_that_cannot_be_written_again_loses_no_line(
@@ -270,7 +290,7 @@ def test_a_replaced_file_that_cannot_be_written_again_loses_no_line(
         writer.write("1")
         replace_by_copy(path)
         with monkeypatch.context() as patch:
-            patch.setattr(jsonl.shutil, "copyfileobj", full)
+            patch.setattr(Path, "write_bytes", full)
             with pytest.raises(OSError, match="No space left"):
                 writer.write("2")
         with pytest.warns(UserWarning, match="was replaced"):
@@ -289,4 +309,5 @@ def test_nothing_is_written_after_the_lock_is_lost(tmp_path: Path, then: str) ->
             call = {"write": lambda: first.write("3"), "offset": first.offset, "truncate": lambda: first.truncate(0)}
             with pytest.raises(FileLockLostError):
                 call[then]()
+        first.close()
     assert lines_of(path) == ["1", "2"]

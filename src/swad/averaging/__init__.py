@@ -13,5 +13,5 @@ What moves tensors:
     trajectory, state                follows model and optimizer, closes sums at evaluations, saves and resumes
     averager, average, group         what users call: during training, to read the average, for several at once
     swad, swa, ema, lawa             an average with one of the rules above
-    batchnorm, distributed_checkpoint
+    batchnorm, distributed_checkpoint, mean_of_state
 """

@@ -6,7 +6,7 @@ averages; the other averages have one of their own.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -135,13 +135,7 @@ class SpanSums(Saved):
         if self.own is not None:
             segment = self.own
             segment.last = step
-        # A sum is averaged as a whole or not at all, since needed spans are kept apart.
-        return [
-            (total, span.times)
-            for total in (*self.closed, *([] if self.begun is None else [self.begun]), segment)
-            for span in self.rule.spans(step)
-            if total.weight and span.overlaps(total.first, total.last)
-        ]
+        return counted([*self.closed, *([] if self.begun is None else [self.begun]), segment], self.rule.spans(step))
 
     # -- state --------------------------------------------------------------------------------------------
 
@@ -180,6 +174,17 @@ class SpanSums(Saved):
         self.own.clear(step + 1)
         if "own" in sums:
             self.own.load(sums["own"])
+
+
+def counted(sums: Iterable[WeightSum], spans: tuple[Span, ...]) -> list[tuple[WeightSum, float]]:
+    """Return the sums that are averaged, each with how often it counts."""
+    # A sum is averaged as a whole or not at all, since needed spans are kept apart.
+    return [
+        (total, span.times)
+        for total in sums
+        for span in spans
+        if total.weight and span.overlaps(total.first, total.last)
+    ]
 
 
 def _span_of(total: WeightSum, needed: tuple[Span, ...]) -> Span | None:

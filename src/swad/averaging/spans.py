@@ -94,6 +94,16 @@ class Status:
         """Number of averaged updates; one that is averaged twice counts twice."""
         return round(sum(len(span) * span.times for span in self.spans))
 
+    def __str__(self) -> str:
+        """Return one line for a log, however many spans there are.
+
+        >>> print(Status(Phase.AVERAGING, "below the threshold 0.55", 0.55, (Span(401, 1000),)))
+        averaging: below the threshold 0.55; averages 600 updates, 401-1000
+        """
+        averaged = f"{self.n_averaged:,} updates, {self.start_step}-{self.end_step}" if self.spans else "no update yet"
+        doubt = "; probably a false start" if self.warning else ""
+        return f"{self.phase}: {self.reason}; averages {averaged}{doubt}"
+
 
 def every_nth(span: Span, anchor: int, every: int) -> tuple[Span, ...]:
     """Return the updates of `span` that are a multiple of `every` away from `anchor`: one span, or none.

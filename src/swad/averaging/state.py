@@ -82,6 +82,18 @@ def pack(parts: Mapping[str, Saved], clone: bool) -> State:
     return {"header": json.dumps({"version": VERSION, "parts": heads}), **tensors}
 
 
+def parsed_header(text: str) -> dict[str, Any]:
+    """Return the header of every part, or raise if another version wrote it."""
+    header = json.loads(text)
+    if header.get("version") not in range(OLDEST, VERSION + 1):
+        raise ValueError(
+            f"this state has version {header.get('version')!r}, expected {OLDEST} to {VERSION}: "
+            f"load it with the version of swad that wrote it"
+        )
+    heads: dict[str, Any] = header.get("parts", {})
+    return heads
+
+
 def read_header(state: Mapping[str, Any], owner: str, parts: Mapping[str, Saved]) -> dict[str, Any]:
     """Return the header of every part of a state, or raise if it cannot continue here.
 
@@ -96,13 +108,7 @@ def read_header(state: Mapping[str, Any], owner: str, parts: Mapping[str, Saved]
     if not isinstance(state.get("header"), str):
         keys = ", ".join(map(str, list(state)[:3])) or "nothing"
         raise ValueError(f"{rule}, got a dict of {keys}: load weights with model.load_state_dict")
-    header = json.loads(state["header"])
-    if header.get("version") not in range(OLDEST, VERSION + 1):
-        raise ValueError(
-            f"this state has version {header.get('version')!r}, expected {OLDEST} to {VERSION}: "
-            f"load it with the version of swad that wrote it"
-        )
-    heads: dict[str, Any] = header.get("parts", {})
+    heads = parsed_header(state["header"])
     if TRAJECTORY not in heads:
         raise ValueError(f"{rule}, but {TRAJECTORY!r} is missing: load the whole state")
     if (average_part(ALONE) in heads) != (average_part(ALONE) in parts):
@@ -124,7 +130,7 @@ def read_sums(heads: Mapping[str, Any], state: Mapping[str, Any], parts: Mapping
     """Return copies of the sums of all parts that the state has."""
     return {
         part: {
-            name: WeightSum.loaded(head, _entry(state, part, name), parts[part].tracked, parts[part].is_offloaded(name))
+            name: WeightSum.loaded(head, entry(state, part, name), parts[part].tracked, parts[part].is_offloaded(name))
             for name, head in heads[part]["sums"].items()
         }
         for part in parts
@@ -157,7 +163,8 @@ def member_state(state: Mapping[str, Any], name: str) -> State:
     return {"header": json.dumps(header), TRAJECTORY: tensors, average_part(ALONE): state.get(part, {})}
 
 
-def _entry(state: Mapping[str, Any], part: str, name: str) -> Any:
+def entry(state: Mapping[str, Any], part: str, name: str) -> Any:
+    """Return the tensors of one sum, or raise if they are missing."""
     try:
         return state[part][name]
     except KeyError:

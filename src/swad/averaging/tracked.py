@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal, cast, get_args
 
+import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
@@ -26,7 +27,7 @@ from swad.tensors.names import (
     tied_names,
     unwrap,
 )
-from swad.tensors.shards import is_sharded, like, local, reshard, shard
+from swad.tensors.shards import is_sharded, like, local, localized, reshard, shard
 from swad.util.names import require_choice
 
 Buffers = Literal["copy", "average"]
@@ -125,6 +126,21 @@ class TrackedTensors:
             **{name: local(tensor) for name, tensor in others.items()},
         }
 
+    @torch.no_grad()
+    def live_state(self) -> dict[str, Tensor]:
+        """Return what writing an average changes, with the live values also while the model holds an average."""
+        live = swapping.replaced.get(self.model, {})
+        targets = self.averaged | {name: self._current(name) for name in self.buffers}
+        return {name: like(targets[name], live.get(name, held).detach()) for name, held in self.written(False).items()}
+
+    @torch.no_grad()
+    def load_live_state(self, saved: Mapping[str, Tensor]) -> None:
+        """Write what `live_state` returned, gathered or not, into the model."""
+        targets = self.averaged | {name: self._current(name) for name in self.buffers}
+        require_match("live weights must be loaded into the model they were saved of", targets, saved)
+        for name, held in self.written(False).items():
+            held.copy_(localized(targets[name], saved[name]))
+
     def whole_state(self, averaged: Mapping[str, Tensor], buffers: Mapping[str, Tensor]) -> dict[str, Any]:
         """Return a state dict that loads strictly: these tensors, and all others of the model."""
         state: dict[str, Any] = dict(averaged)
@@ -158,7 +174,7 @@ class TrackedTensors:
             if tensor.requires_grad and name not in self._may_train:
                 raise ValueError(
                     f"parameters frozen when the average was built must stay frozen, but {name} is trainable now: "
-                    f"build the average after unfreezing, or name it in include"
+                    f"pass include='*', which averages frozen parameters too, or build the average after unfreezing"
                 )
 
     def require_same_modules(self) -> None:

@@ -134,6 +134,11 @@ class LossValley(Rule):
         nonfinite: Nonfinite = "raise",
         interval: int = 1,
     ) -> None:
+        if not isinstance(n_converge, str) and not hasattr(n_converge, "__float__"):
+            raise TypeError(
+                f"swad.LossValley is the detector and takes numbers, got a {type(n_converge).__name__} as n_converge: "
+                f"the published class, which takes an evaluator, is swad.compat.LossValley"
+            )
         check_count("n_converge (N_s)", n_converge)
         if n_tolerance != math.inf:
             check_count("n_tolerance (N_e)", n_tolerance)

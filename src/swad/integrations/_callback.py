@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import math
 import warnings
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any, Literal, get_args
 
 import torch
@@ -15,36 +16,46 @@ from torch.utils.hooks import RemovableHandle
 
 from swad.averaging.average import Average
 from swad.averaging.batchnorm import ForwardFn, tracking_norms, update_bn
+from swad.averaging.rule import FalseStartWarning, Rule
 from swad.averaging.spans import Phase, Status
-from swad.averaging.swad import SWAD
 from swad.averaging.valley import LossValley
 from swad.tensors.shards import is_sharded
 from swad.tensors.swapping import is_swapped
 from swad.util.names import did_you_mean, require_choice
 
 MissingState = Literal["raise", "start"]
+Evaluate = Literal["live", "average"]
+
+LIVE = "live"
+"""The key of the live weights in the state of an average, where a checkpoint has the average in their place."""
 
 
-class AverageCallback:
+class FollowedTraining:
     """Owns an average from the start of training on. The average stays readable when training is over."""
 
     def __init__(
         self,
-        monitor: str,
-        name: str,
-        missing_state: MissingState,
+        average: Callable[..., Average],
+        options: Mapping[str, Any],
+        evaluate: Evaluate,
+        monitor: str | None,
+        apply_at_end: bool,
         update_bn: bool | ForwardFn,
-        average: Callable[..., Average] | None,
-        options: Any,
+        missing_state: MissingState,
+        name: str | None,
     ) -> None:
         require_choice("missing_state", missing_state, get_args(MissingState))
-        self.monitor, self.name, self.missing_state, self.update_bn = monitor, name, missing_state, update_bn
-        self._build: Callable[..., Average] = SWAD if average is None else average
-        self._options = dict(options)
+        require_choice("evaluate", evaluate, get_args(Evaluate))
+        self.evaluate, self.monitor, self.missing_state = evaluate, monitor, missing_state
+        self.apply_at_end, self.update_bn = apply_at_end, update_bn
+        self._build, self._options = average, dict(options)
         self._check_options()
+        self.name = getattr(average, "__name__", "average").lower() if name is None else name
         self._averager: Average | None = None
         self._hook: RemovableHandle | None = None
         self._norm_batches = 0  # how many batches the batch norms had seen when training started
+        self._shown: set[type[Warning]] = set()  # what was warned of in this training
+        self._swap = ExitStack()  # not empty while the model holds the average for an evaluation or a checkpoint
 
     def _check_options(self) -> None:
         """Raise for a misspelled option or value now, and not when training starts."""
@@ -53,7 +64,27 @@ class AverageCallback:
         if isinstance(build, type) and issubclass(build, Average):
             patterns = ("include", "exclude")  # they name tensors of the real model
             options = {option: value for option, value in self._options.items() if option not in patterns}
-            build(nn.LayerNorm(1), **options)  # a LayerNorm draws no random numbers
+            self._check_rule(build(nn.LayerNorm(1), **options).rule)  # a LayerNorm draws no random numbers
+        if self.evaluate == "average" and self.monitor is not None:
+            raise ValueError(
+                "the monitored loss is the live model's, but evaluate='average' evaluates the average: leave one out"
+            )
+        if self.evaluate == "average" and self.update_bn:
+            raise ValueError(
+                "evaluate='average' would recompute the batch-norm statistics from the training data at every "
+                "evaluation: pass buffers='average' instead of update_bn"
+            )
+
+    def _check_rule(self, rule: Rule) -> None:
+        if not isinstance(rule, LossValley):
+            return
+        if self.evaluate == "average":
+            raise ValueError(
+                "SWAD decides by the live model's loss, so evaluate='average' would need a second validation: validate "
+                "inside `with callback.average_parameters():`, or take AverageCallback(swad.EMA, evaluate='average')"
+            )
+        if self.monitor is None:
+            raise ValueError("SWAD needs the validation loss of the live model: use SWADCallback, which monitors it")
 
     @property
     def averager(self) -> Average:
@@ -79,19 +110,88 @@ class AverageCallback:
         """
         return self.averager.average_parameters(model)
 
+    # -- training -----------------------------------------------------------------------------------------
+
     def _start(self, model: nn.Module, optimizer: torch.optim.Optimizer, state: Mapping[str, Any] | None) -> None:
         """Build the average on the prepared model, restore `state` if there is one, and follow the optimizer."""
         self._detach()
         self._averager = self._build(model, **self._options)
+        self._check_rule(self._averager.rule)
         if state is not None:
             self._averager.load_state_dict(state)
+            if LIVE in state:  # the checkpoint has the average in place of the weights to continue from
+                self._averager.tracked.load_live_state(state[LIVE])
         self._hook = self._averager.attach(optimizer)
         self._norm_batches = _norm_batches(model)
+        self._shown = set()
+
+    def _state(self, keep: bool, with_live: bool) -> dict[str, Any]:
+        """Return the state for a checkpoint, gathered. Every rank must call it.
+
+        Args:
+            keep: Whether this rank writes it.
+            with_live: Add the live weights, because the checkpoint has the average in their place.
+        """
+        state = self.averager.state_dict()
+        if with_live:
+            state[LIVE] = self.averager.tracked.live_state()
+        gathered: dict[str, Any] = gather_state(state, keep)
+        return gathered
 
     def _warn_about_swad(self, problem: str) -> None:
         """Warn about settings that do not suit SWAD; other averages need no evaluations."""
         if self._averager is not None and isinstance(self._averager.rule, LossValley):
             warnings.warn(problem, stacklevel=3)
+
+    def _observe_once(self, loss: float | Tensor, step: int) -> Status | None:
+        """Observe the loss, unless it is that of an average, or of weights that were evaluated before."""
+        if is_swapped(self.averager.tracked.model) or self.averager.step == self.averager.trajectory.observed_step:
+            return None
+        status = self.averager.observe(loss)
+        if status.warning and FalseStartWarning not in self._shown:
+            self._shown.add(FalseStartWarning)
+            if is_main_process():
+                problem = f"{self.name} at step {step}: {status.warning}"
+                warnings.warn(
+                    f"{problem}, e.g. SWADCallback(valley=swad.LossValley(start={step}))",
+                    FalseStartWarning,
+                    stacklevel=3,
+                )
+        return status
+
+    def _before_evaluation(self) -> None:
+        """Take the weights, for an average of those at evaluations, and swap the average in if it is evaluated."""
+        takes_weights = self.monitor is None and type(self.averager.rule).observe is not Rule.observe
+        if takes_weights and self.averager.step > self.averager.trajectory.observed_step:
+            self.averager.observe(math.nan)  # such a rule looks at no loss
+        self._show_average()
+
+    def _show_average(self) -> None:
+        """Let the model hold the average until `_show_live`, if evaluations and checkpoints are of the average."""
+        model = self.averager.tracked.model
+        if self.evaluate == "average" and self.status.n_averaged and not is_swapped(model):
+            self._warn_of_stale_norms(model)
+            self._swap.enter_context(self.averager.average_parameters())
+
+    def _show_live(self) -> None:
+        self._swap.close()
+
+    @property
+    def _shows_average(self) -> bool:
+        return self.evaluate == "average" and self._averager is not None and is_swapped(self._averager.tracked.model)
+
+    def _detach(self) -> None:
+        self._show_live()
+        if self._hook is not None:
+            self._hook.remove()
+            self._hook = None
+
+    # -- the end of training ------------------------------------------------------------------------------
+
+    def _copy(self) -> None:
+        """Copy the average into the model."""
+        with caveats_once(self.averager, self._shown):
+            self.averager.copy_to()
 
     def _apply(self, model: nn.Module, loader: Iterable[Any], forward_fn: ForwardFn | None = None) -> None:
         """Copy the average into the model, and recompute its batch-norm statistics or warn that they are stale.
@@ -101,30 +201,41 @@ class AverageCallback:
             loader: The training data.
             forward_fn: Calls the model with a batch; by default as `swad.update_bn` does.
         """
-        trained_norms = _norm_batches(model) != self._norm_batches  # frozen statistics are never stale
-        self.averager.copy_to(model)
-        if not trained_norms:
-            return
-        if self.update_bn:
+        if not self.update_bn:
+            self._warn_of_stale_norms(model)
+        trained_norms = self._has_trained_norms(model)
+        self._copy()
+        if self.update_bn and trained_norms:
             update_bn(loader, model, forward_fn=forward_fn)
             _average_over_ranks(model)
-        elif self.averager.tracked.buffer_mode == "copy":
-            warnings.warn(
-                "the batch-norm statistics belong to the last averaged update, not to the averaged weights: pass "
-                "update_bn=True to recompute them from the training data, or call swad.update_bn",
-                stacklevel=3,
-            )
 
-    def _detach(self) -> None:
-        if self._hook is not None:
-            self._hook.remove()
-            self._hook = None
+    def _has_trained_norms(self, model: nn.Module) -> bool:
+        return _norm_batches(model) != self._norm_batches  # frozen statistics are never stale
 
-    def _observe_once(self, loss: float | Tensor) -> Status | None:
-        """Observe the loss, unless it is that of an average, or of weights that were evaluated before."""
-        if is_swapped(self.averager.tracked.model) or self.averager.step == self.averager.trajectory.observed_step:
-            return None
-        return self.averager.observe(loss)
+    def _warn_of_stale_norms(self, model: nn.Module) -> None:
+        fresh = self.averager.tracked.buffer_mode == "average" or not self._has_trained_norms(model)
+        if fresh or UserWarning in self._shown:
+            return
+        self._shown.add(UserWarning)
+        advice = "update_bn=True to recompute them from the training data, or call swad.update_bn"
+        if self.evaluate == "average":
+            advice = "buffers='average' to average them too"
+        warnings.warn(
+            f"the batch-norm statistics belong to the last averaged update, not to the averaged weights: pass {advice}",
+            stacklevel=4,
+        )
+
+
+@contextmanager
+def caveats_once(average: Average, shown: set[type[Warning]]) -> Iterator[None]:
+    """Show a caveat of reading the average only if its class is not among those `shown`, to which it is added."""
+    caveat = average.rule.caveat(average.step)
+    with warnings.catch_warnings():
+        if caveat is not None and type(caveat) in shown:
+            warnings.simplefilter("ignore", type(caveat))
+        yield
+    if caveat is not None:
+        shown.add(type(caveat))
 
 
 def require_options(build: Callable[..., Any], options: Mapping[str, Any]) -> None:
@@ -140,6 +251,11 @@ def require_options(build: Callable[..., Any], options: Mapping[str, Any]) -> No
         hints = [hint for hint in (did_you_mean(option, known) for option in unknown) if hint]
         rule = f"{getattr(build, '__name__', 'the average')} takes {', '.join(known)}"
         raise TypeError(f"{rule}; {error}{f': {hints[0]}' if hints else ''}") from None
+
+
+def is_main_process() -> bool:
+    """Whether this process writes files and warns for all."""
+    return not (dist.is_available() and dist.is_initialized()) or dist.get_rank() == 0
 
 
 def _norm_batches(model: nn.Module) -> int:

@@ -1,17 +1,21 @@
 """SWAD with the interface of timm's `ModelEmaV3`, for timm training scripts. It does not import timm.
 
-model_swad = ModelSwad(model)
+model_swad = ModelSwad(model, optimizer=optimizer)     # before the lines that resume
 ...
 optimizer.step()
 model_swad.update(model, step=num_updates)
 ...
 model_swad.observe(validate(model, loader_eval, ...)["loss"])
 validate(model_swad, loader_eval, ...)           # the averaged weights
+
+In a `train.py` with tasks, `task.trainable_module_ema = model_swad` replaces `task.setup_ema(...)`; the task calls
+`update`.
 """
 
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -21,8 +25,10 @@ from torch import Tensor, nn
 from swad.averaging.average import Average
 from swad.averaging.spans import Status
 from swad.averaging.swad import SWAD
-from swad.integrations._callback import require_options
+from swad.integrations._callback import caveats_once, require_options
 from swad.tensors.names import unwrap
+
+OPTIMIZER_KEY = "swad"
 
 
 class ModelSwad(nn.Module):
@@ -34,12 +40,17 @@ class ModelSwad(nn.Module):
 
     `module` is an ordinary model in eval mode. It is updated when it is read, and only if the average has changed, so
     it costs nothing until then. Before the first update it has the initial weights; before the valley is confirmed,
-    reading it warns (`swad.NeverConvergedWarning`). Build it before DDP and compilation, like `ModelEmaV3`.
+    reading it warns once (`swad.NeverConvergedWarning`). Build it before DDP and compilation, like `ModelEmaV3`.
 
-    `state_dict` is the state needed to resume, not the averaged weights: save it with the checkpoint.
+    **Resume.** `--resume` of timm restores the model, the optimizer, and weights in `module`, none of which is an
+    average: its state is sums. With `optimizer`, the state travels in that of the optimizer, under "swad", so timm's
+    checkpoints hold it and its own lines restore it exactly, if they run after this object is built. Otherwise a
+    warning says that the average starts again. In a script of your own, save and load `state_dict()`, which is that
+    state and not the averaged weights. `swad.averaged_weights("last.pth.tar")` reads those.
 
     Args:
         model: The model to follow.
+        optimizer: The optimizer whose state in checkpoints has that of the average.
         device: Device of the second model. By default the model's. (`offload=True` moves the sums to the host.)
         average: Another class, e.g. `average=swad.SMA, start=100`. By default `swad.SWAD`.
         options: Options of that class.
@@ -49,6 +60,7 @@ class ModelSwad(nn.Module):
         self,
         model: nn.Module,
         *,
+        optimizer: torch.optim.Optimizer | None = None,
         device: torch.device | str | None = None,
         average: Callable[..., Average] | None = None,
         **options: Any,
@@ -60,6 +72,13 @@ class ModelSwad(nn.Module):
         second = copy.deepcopy(unwrap(model)).eval().requires_grad_(False)
         self._second = (second.to(device),)  # in a tuple, or it would be a submodule and enter the state dict
         self._copied: Status | None = None  # the status whose average the second model has
+        self._shown: set[type[Warning]] = set()
+        self._restored = False
+        second.register_load_state_dict_post_hook(self._on_weights_loaded)  # type: ignore[no-untyped-call]
+        if optimizer is not None:
+            optimizer = getattr(optimizer, "_base_optimizer", optimizer)  # timm's Lookahead
+            optimizer.register_state_dict_post_hook(self._add_state)
+            optimizer.register_load_state_dict_pre_hook(self._take_state)
 
     def update(self, model: nn.Module, step: int | None = None) -> None:
         """Take the weights after an optimizer step.
@@ -94,7 +113,8 @@ class ModelSwad(nn.Module):
         # Not traced: timm compiles its `model_ema`, and the step would be a guard, so every update would compile again.
         status = self.status
         if self.averager.step and (self._copied is None or self._copied.spans != status.spans):
-            self.averager.copy_to(self._second[0])
+            with caveats_once(self.averager, self._shown):
+                self.averager.copy_to(self._second[0])
             self._copied = status
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -109,4 +129,20 @@ class ModelSwad(nn.Module):
     def set_extra_state(self, state: dict[str, Any]) -> None:
         """Continue exactly where the state was taken."""
         self.averager.load_state_dict(state)
-        self._copied = None
+        self._copied, self._restored = None, True
+
+    def _add_state(self, optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+        state[OPTIMIZER_KEY] = self.get_extra_state()
+
+    def _take_state(self, optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+        if OPTIMIZER_KEY in state:
+            self.set_extra_state(state.pop(OPTIMIZER_KEY))
+
+    def _on_weights_loaded(self, module: nn.Module, incompatible_keys: Any) -> None:
+        self._copied = None  # the weights come from the average again
+        if not self._restored:
+            warnings.warn(
+                "weights were loaded into ModelSwad.module, but not the state of the average, which starts again: "
+                "build ModelSwad(model, optimizer=optimizer) before timm resumes the optimizer, and save with it",
+                stacklevel=2,
+            )

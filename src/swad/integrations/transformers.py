@@ -1,32 +1,29 @@
-"""SWAD as a callback of the Hugging Face Trainer.
+"""SWAD, and any other average, as a callback of the Hugging Face Trainer.
 
-from swad.integrations.transformers import SWADCallback
+from swad.integrations.transformers import AverageCallback, SWADCallback
 
-callback = SWADCallback()
+callback = SWADCallback()                        # or AverageCallback(swad.EMA, decay=0.999, evaluate="average")
 trainer = Trainer(model, args, train_dataset=..., eval_dataset=..., callbacks=[callback])
 trainer.train()                                  # afterwards the model has the averaged weights
 """
 
 from __future__ import annotations
 
-import json
 import os
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from swad.averaging.average import Average
 from swad.averaging.batchnorm import ForwardFn
-from swad.integrations._callback import AverageCallback, MissingState, gather_state, metrics
-from swad.util.files import atomic_write
-from swad.util.names import one_line
+from swad.averaging.swad import SWAD
+from swad.integrations._callback import Evaluate, FollowedTraining, MissingState, metrics
+from swad.integrations.checkpoints import metadata, read_state, write_state
 
 try:
-    from safetensors import SafetensorError, safe_open
-    from safetensors.torch import save_file
     from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
     from transformers.utils import logging
 except ImportError as error:
@@ -38,59 +35,53 @@ if TYPE_CHECKING:
 _logger = logging.get_logger("transformers.swad")  # inside transformers, so that `log_level` of its arguments applies
 
 
-class SWADCallback(AverageCallback, TrainerCallback):  # type: ignore[misc]
-    """Average the weights of every optimizer step inside the valley of the evaluation loss.
+class AverageCallback(FollowedTraining, TrainerCallback):  # type: ignore[misc]
+    """Average the weights while the Trainer trains; afterwards the model has the average.
 
-    The Trainer evaluates the live model (`eval_strategy="steps"`), and its `eval_loss` decides. A hook on the optimizer
-    inside accelerate's counts the steps, so gradient accumulation and steps that a scaler skips are counted correctly.
-    An evaluation before the first step (`eval_on_start`) and evaluations outside `train` are not observed. SWAD is made
-    for a constant learning rate (`lr_scheduler_type="constant"`); the Trainer's own default decays to zero.
+        AverageCallback(swad.EMA, decay=0.999, evaluate="average")
 
-    To evaluate the average during training:
+    The average is built when training starts, as `average(model, **options)`. A hook on the optimizer inside
+    accelerate's counts the steps, so gradient accumulation and steps that a scaler skips are counted correctly.
 
-        with callback.average_parameters():
-            trainer.evaluate()
-
-    **Logged metrics**: `swad/phase` (0 searching, 1 averaging, 2 stopped), `swad/threshold`, `swad/n_averaged`,
-    `swad/start_step`, `swad/end_step`, in `state.log_history` and in the metrics that the evaluation returns. Call
-    `callback.log_with(trainer)` before training to send them to the trainer's loggers too.
-
-    **Checkpoints** have the live weights. The process that saves them writes the average next to them as
-    `swad.safetensors`, and `train(resume_from_checkpoint=...)` continues exactly. The Trainer does not pass the folder
-    it resumes from to callbacks, so the trainer's state records the path of the file and an identity written in it. If
-    the folder has moved since, pass it as `resume_from`.
+    **Checkpoints.** The process that saves them writes the state of the average next to the model as
+    `<name>.safetensors`. It holds sums; `swad.averaged_weights("checkpoint-500")` returns the averaged weights.
+    `train(resume_from_checkpoint=...)` continues exactly. With `evaluate="average"`, evaluations are of the average,
+    and so are the weights in checkpoints, so that `load_best_model_at_end` keeps those with the best score; the live
+    weights to continue from are next to them, in the state of the average. The Trainer does not pass the folder it
+    resumes from to callbacks, so the trainer's state records the path of the file and an identity written in it. If the
+    folder has moved since, pass it as `resume_from`.
 
     Args:
-        monitor: The evaluation loss; with several evaluation sets, one of `eval_<dataset>_loss`.
-        stop_training: Stop when the valley ends.
+        average: The class of the average, or a function of the model that returns one.
+        evaluate: "live", or "average" to evaluate and save the average.
+        monitor: The evaluation loss of the live model, for a rule of your own that uses it.
         apply_at_end: Copy the average into the model when `train` ends, also over the best model that
-            `load_best_model_at_end` restored. `trainer.save_model()` then saves the average.
+            `load_best_model_at_end` restored, unless that is an average too. `trainer.save_model()` then saves it.
         update_bn: Recompute the batch-norm statistics from one pass over the training data after copying the average.
             True calls the model with the inputs of a batch; a function is called with the model and the batch.
             By default a warning says that they are stale. Frozen statistics need nothing.
         missing_state: What to do when a resumed checkpoint contains no average: "raise", or "start" a new one.
         resume_from: The checkpoint folder to read the average from, if it has moved.
-        name: The name of the files; several callbacks need different names.
-        average: Another class, e.g. `average=swad.EMA, decay=0.999`. By default `swad.SWAD`.
-        options: Options of that class.
+        name: The name of the files, by default that of the class in lower case; several callbacks need different ones.
+        options: Options of the class.
     """
 
     def __init__(
         self,
-        monitor: str = "eval_loss",
+        average: Callable[..., Average],
         *,
-        stop_training: bool = True,
+        evaluate: Evaluate = "live",
+        monitor: str | None = None,
         apply_at_end: bool = True,
         update_bn: bool | ForwardFn = False,
         missing_state: MissingState = "raise",
         resume_from: str | os.PathLike[str] | None = None,
-        name: str = "swad",
-        average: Callable[..., Average] | None = None,
+        name: str | None = None,
         **options: Any,
     ) -> None:
-        super().__init__(monitor, name, missing_state, update_bn, average, options)
-        self.stop_training, self.apply_at_end = stop_training, apply_at_end
+        super().__init__(average, options, evaluate, monitor, apply_at_end, update_bn, missing_state, name)
         self.resume_from = resume_from
+        self.stop_training = False
         self._training = False
         self._first_step = 0  # updates before this call of train
         self._monitored = False
@@ -104,6 +95,8 @@ class SWADCallback(AverageCallback, TrainerCallback):  # type: ignore[misc]
         """Build the average on the prepared model, restore its state when resuming, and follow the optimizer."""
         if not state.global_step and self.name in state.stateful_callbacks:
             raise ValueError(f"the files of two callbacks need different names, got {self.name!r} twice: set name")
+        if state.global_step and self._shows_average:
+            raise RuntimeError("the last training failed while the model had the average: resume with a new Trainer")
         resumed = self._resumed(args, state) if state.global_step else None
         self._start(trainer["model"], trainer["optimizer"], resumed)
         self._training, self._monitored, self._unmonitored = True, False, set()
@@ -117,6 +110,8 @@ class SWADCallback(AverageCallback, TrainerCallback):  # type: ignore[misc]
         self._warn_about_settings(args, state, trainer["lr_scheduler"])
         if self.stop_training and self.status.should_stop:
             control.should_training_stop = True
+        if args.eval_on_start:
+            self._show_average()
         return control
 
     def _warn_about_settings(self, args: TrainingArguments, state: TrainerState, scheduler: Any) -> None:
@@ -137,14 +132,14 @@ class SWADCallback(AverageCallback, TrainerCallback):  # type: ignore[misc]
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **trainer: Any
     ) -> TrainerControl:
         """Observe the loss; with several evaluation sets, that of the monitored one."""
-        if not self._training or self.averager.step == self._first_step:
+        if not self._training or self.averager.step == self._first_step or self.monitor is None:
             return control
         evaluated: dict[str, float] = trainer["metrics"]
         if self.monitor not in evaluated:
             self._unmonitored |= {key for key in evaluated if key.startswith("eval_")}
             return control
         self._monitored = True
-        status = self._observe_once(evaluated[self.monitor])
+        status = self._observe_once(evaluated[self.monitor], state.global_step)
         if status is None:
             return control
         numbers = {f"{self.name}/{key}": value for key, value in metrics(status).items()}
@@ -166,7 +161,8 @@ class SWADCallback(AverageCallback, TrainerCallback):  # type: ignore[misc]
     def on_step_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **trainer: Any
     ) -> None:
-        """Refuse to continue after an evaluation that reported no monitored loss."""
+        """Train the live weights, and refuse to continue after an evaluation that reported no monitored loss."""
+        self._show_live()
         if self._unmonitored and not self._monitored:
             times = ("_runtime", "_per_second", "_time")
             losses = [repr(name) for name in sorted(self._unmonitored) if not name.endswith(times)]
@@ -176,13 +172,29 @@ class SWADCallback(AverageCallback, TrainerCallback):  # type: ignore[misc]
                 f"got {', '.join(losses) or 'no loss'}: {advice}"
             )
 
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **trainer: Any
+    ) -> None:
+        """Swap the average in, if it is what is evaluated or saved next."""
+        if control.should_evaluate:
+            self._before_evaluation()
+        elif control.should_save:
+            self._show_average()
+
+    on_epoch_end = on_step_end
+
+    def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **trainer: Any) -> None:
+        """Give the model its live weights back before the Trainer loads the best ones; no other hook is between."""
+        if "train_runtime" in trainer["logs"]:
+            self._show_live()
+
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **trainer: Any) -> None:
         """Write the average next to the checkpoint that was just saved."""
-        if state.is_hyper_param_search:
-            return  # callbacks do not know the folders of trials, and trials are not resumed
-        saved = gather_state(self.averager.state_dict(), keep=args.should_save)
-        if args.should_save:
-            _write(self._file(args.output_dir, state), saved, f"{self._identity}:{state.global_step}")
+        if not state.is_hyper_param_search:  # callbacks do not know the folders of trials, and trials are not resumed
+            saved = self._state(keep=args.should_save, with_live=self._shows_average)
+            if args.should_save:
+                write_state(self._file(args.output_dir, state), saved, f"{self._identity}:{state.global_step}")
+        self._show_live()
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **trainer: Any
@@ -191,7 +203,8 @@ class SWADCallback(AverageCallback, TrainerCallback):  # type: ignore[misc]
         self._detach()
         self._training = False
         model: nn.Module = trainer["model"]
-        if self.apply_at_end and self.averager.step:
+        keeps_best = self.evaluate == "average" and args.load_best_model_at_end and state.best_model_checkpoint
+        if self.apply_at_end and self.status.n_averaged and not keeps_best:
             forward_fn = self.update_bn if callable(self.update_bn) else None
             self._apply(model, trainer["train_dataloader"], forward_fn)
 
@@ -213,8 +226,8 @@ class SWADCallback(AverageCallback, TrainerCallback):  # type: ignore[misc]
         candidates = [*named, self._file(recorded["output_dir"], state), self._file(args.output_dir, state)]
         identity = f"{recorded['identity']}:{state.global_step}"  # of this training and this step
         for path in dict.fromkeys(candidates):
-            if path.is_file() and _metadata(path).get("identity") == identity:
-                return _read(path)
+            if path.is_file() and metadata(path).get("identity") == identity:
+                return read_state(path)
         if self.missing_state == "start":
             return None
         raise FileNotFoundError(
@@ -224,45 +237,33 @@ class SWADCallback(AverageCallback, TrainerCallback):  # type: ignore[misc]
         )
 
 
-def _write(path: Path, state: dict[str, Any], identity: str) -> None:
-    """Write the state of an average as one safetensors file: tensors by name, the header in the metadata.
+class SWADCallback(AverageCallback):
+    """Average the weights of every optimizer step inside the valley of the evaluation loss.
+
+    The Trainer evaluates the live model (`eval_strategy="steps"`), and its `eval_loss` decides. An evaluation before
+    the first step (`eval_on_start`) and evaluations outside `train` are not observed. SWAD is made for a constant
+    learning rate (`lr_scheduler_type="constant"`); the Trainer's own default decays to zero. Steps and checkpoints are
+    those of `AverageCallback`.
+
+    To evaluate the average during training:
+
+        with callback.average_parameters():
+            trainer.evaluate()
+
+    **Logged metrics**: `swad/phase` (0 searching, 1 averaging, 2 stopped), `swad/threshold`, `swad/n_averaged`,
+    `swad/start_step`, `swad/end_step`, in `state.log_history` and in the metrics that the evaluation returns. Call
+    `callback.log_with(trainer)` before training to send them to the trainer's loggers too. A warning says when the
+    start of the valley was probably a false one.
 
     Args:
-        path: The file.
-        state: From `state_dict`.
-        identity: The checkpoint that the file belongs to.
+        monitor: The evaluation loss; with several evaluation sets, one of `eval_<dataset>_loss`.
+        stop_training: Stop when the valley ends.
+        name: The name of the files and the prefix of the metrics; several callbacks need different names.
+        options: Arguments of `AverageCallback`, and options of `swad.SWAD`.
     """
-    named = _flattened({part: value for part, value in state.items() if part != "header"}, ())
-    tensors = {json.dumps(place): tensor.detach().contiguous() for place, tensor in named}
-    with atomic_write(path) as partial:
-        save_file(tensors, partial, metadata={"header": state["header"], "identity": identity})
 
-
-def _read(path: Path) -> dict[str, Any]:
-    """Return a written state in the form that `load_state_dict` takes."""
-    state: dict[str, Any] = {"header": _metadata(path)["header"], "segment": {}, "averages": {}, "listeners": {}}
-    with safe_open(path, framework="pt") as file:
-        for key in file.keys():  # noqa: SIM118 - a file handle, not a dict
-            *parents, name = json.loads(key)
-            place = state
-            for parent in parents:
-                place = place.setdefault(parent, {})
-            place[name] = file.get_tensor(key)
-    return state
-
-
-def _flattened(state: Mapping[str, Any], parents: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Tensor]]:
-    """Yield the tensors of nested dicts, each with the keys that lead to it."""
-    for name, value in state.items():
-        if isinstance(value, Tensor):
-            yield (*parents, name), value
-        else:
-            yield from _flattened(value, (*parents, name))
-
-
-def _metadata(path: Path) -> dict[str, str]:
-    try:
-        with safe_open(path, framework="pt") as file:
-            return dict(file.metadata() or {})
-    except SafetensorError as error:
-        raise ValueError(f"{path} is damaged ({one_line(error)}): resume from another checkpoint") from None
+    def __init__(
+        self, monitor: str = "eval_loss", *, stop_training: bool = True, name: str = "swad", **options: Any
+    ) -> None:
+        super().__init__(SWAD, monitor=monitor, name=name, **options)
+        self.stop_training = stop_training

@@ -195,9 +195,9 @@ def is_file_at(fd: int, path: str | os.PathLike[str]) -> bool:
 
 
 def write_text(path: str | os.PathLike[str], text: str, *, follow_link: bool = False) -> None:
-    """Write text atomically."""
+    """Write text atomically; bytes of a file's name that are not UTF-8 are written as Python shows them."""
     with atomic_write(path, follow_link=follow_link) as partial:
-        partial.write_text(text, encoding="utf-8")
+        partial.write_text(text, encoding="utf-8", errors="backslashreplace")
 
 
 def write_json(path: str | os.PathLike[str], content: Any) -> None:
@@ -205,8 +205,8 @@ def write_json(path: str | os.PathLike[str], content: Any) -> None:
     write_text(path, json.dumps(content, indent=2, default=str) + "\n")
 
 
-def sha256(path: str | os.PathLike[str] | int, size: int | None = None) -> str:
-    """Return the SHA-256 of a file or descriptor as hexadecimal digits, or of its first `size` bytes.
+def sha256(path: str | os.PathLike[str], size: int | None = None) -> str:
+    """Return the SHA-256 of a file as hexadecimal digits, or of its first `size` bytes.
 
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "table.txt"
@@ -215,10 +215,8 @@ def sha256(path: str | os.PathLike[str] | int, size: int | None = None) -> str:
     ('1c6012f9', 'a21855da')
     """
     digest, left = hashlib.sha256(), size
-    if not isinstance(path, int):
-        require_regular(path)
-    with open(path, "rb", closefd=not isinstance(path, int)) as file:
-        file.seek(0)
+    require_regular(path)
+    with open(path, "rb") as file:
         while block := file.read(1 << 20 if left is None else min(1 << 20, left)):
             digest.update(block)
             left = None if left is None else left - len(block)

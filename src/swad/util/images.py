@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 import numpy as np
 
+from swad.util.files import require_regular
 from swad.util.names import one_line
 
 if TYPE_CHECKING:
@@ -50,6 +51,8 @@ def open_image(path: Path, content: BinaryIO | None = None) -> Image.Image:
     # The limit is ours, so Pillow's warning says nothing. `catch_warnings` would show others at every image, not once.
     if all(category is not Image.DecompressionBombWarning for _, _, category, *_ in warnings.filters):
         warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
+    if content is None:
+        require_regular(path)  # a pipe would wait for a writer
     try:
         image = Image.open(content or path, formats=list(FORMATS))
     except Image.DecompressionBombError as error:

@@ -17,10 +17,10 @@ from __future__ import annotations
 
 import errno
 import gzip
+import hashlib
 import io
 import math
 import os
-import shutil
 import warnings
 import zlib
 from collections.abc import Callable, Iterator
@@ -36,7 +36,6 @@ from swad.util.files import (
     open_without_link,
     read_bytes,
     require_regular,
-    sha256,
 )
 
 
@@ -62,8 +61,9 @@ class JsonlWriter:
     the machine never loses a line that comes before the offset in a checkpoint.
 
     An editor, `sed -i` or a tool that copies and renames puts another file at the path, and lines would go into one
-    that nobody can read any more. Before anything is written, the lines are therefore put back at the path, and what
-    replaced them is kept beside it, with a warning.
+    that nobody can read any more; other editors and tools overwrite the file in its place. So the writer keeps the
+    lines in memory. Where the path or the size is another before a write, or the content at an offset, the lines are
+    put back at the path, and what was there is kept beside it, with a warning.
 
     Args:
         path: The file. It is created if it does not exist. A symbolic link in its place is an error.
@@ -81,6 +81,7 @@ class JsonlWriter:
             self._fd = open_without_link(self.path, os.O_CREAT | os.O_APPEND)
             self._has_number = is_file_at(self._fd, self.path)  # not on some network file systems
             self._remove_torn_line()
+            self._content = bytearray(self._read(self._fd))
         except BaseException:
             self.close()
             raise
@@ -89,7 +90,7 @@ class JsonlWriter:
         """Write the lines together: all of them or, with an error, none."""
         data = "".join(f"{line}\n" for line in lines).encode()
         fd = self._fd_at_path()
-        before, done = os.fstat(fd).st_size, 0
+        before, done = len(self._content), 0
         try:
             while done < len(data):  # a nearly full disk accepts part of a write and refuses the rest
                 done += os.write(fd, data[done:])
@@ -101,26 +102,29 @@ class JsonlWriter:
                 self._close_file()
             error.filename = str(self.path)
             raise
+        self._content += data
 
     def offset(self) -> int:
         """Force everything to disk and return the size in bytes, for a checkpoint to store."""
         fd = self._fd_at_path()
+        if self._read(fd) != self._content:
+            fd = self._put_back(fd)
         os.fsync(fd)
-        return os.fstat(fd).st_size
+        return len(self._content)
 
     def sha256(self, size: int) -> str:
         """Return the checksum of the first `size` bytes that were written, whatever is at the path."""
-        return sha256(self._open_fd(), size)
+        return hashlib.sha256(self._content[:size]).hexdigest()
 
     def truncate(self, offset: int) -> None:
         """Remove every line written after `offset` was taken."""
-        fd = self._fd_at_path()
-        size = os.fstat(fd).st_size
+        fd, size = self._fd_at_path(), len(self._content)
         if offset < 0 or offset > size:
             raise ValueError(f"{self.path} has {size} bytes, cannot cut it back to {offset}")
-        if offset and os.pread(fd, 1, offset - 1) != b"\n":
+        if offset and self._content[offset - 1 : offset] != b"\n":
             raise ValueError(f"{self.path} has no line ending at byte {offset}")
         os.ftruncate(fd, offset)
+        del self._content[offset:]
         os.fsync(fd)
 
     def close(self) -> None:
@@ -142,8 +146,12 @@ class JsonlWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
+        try:
+            if error is None and self._fd is not None:
+                self.offset()  # what replaced the file after the last line is noticed
+        finally:
+            self.close()
 
     def _open_fd(self) -> int:
         if self._fd is None:
@@ -151,29 +159,36 @@ class JsonlWriter:
         return self._fd
 
     def _fd_at_path(self) -> int:
-        """Return the descriptor of the file, after putting it back at the path if another one is there."""
+        """Return the descriptor of the file, after putting the lines back at the path if something else is there."""
         fd = self._open_fd()
         if self._lock is not None:
             self._lock.require_held()
-        if not self._has_number or is_file_at(fd, self.path):
-            return fd
+        is_there = not self._has_number or is_file_at(fd, self.path)
+        return fd if is_there and os.fstat(fd).st_size == len(self._content) else self._put_back(fd)
+
+    def _put_back(self, fd: int) -> int:
+        """Write the lines into a new file at the path, and return its descriptor."""
         aside = self.path.with_name(f"{self.path.name}.replaced")
-        replaced = False
+        kept = False
         with atomic_write(self.path) as partial:
-            with open(fd, "rb", closefd=False) as file, partial.open("wb") as copy:
-                file.seek(0)
-                shutil.copyfileobj(file, copy)
+            partial.write_bytes(self._content)
             new_fd = open_without_link(partial, os.O_APPEND)
             with suppress(FileNotFoundError):
                 os.replace(self.path, aside)
-                replaced = True
+                kept = True
         os.close(fd)
         self._fd = new_fd
         self.warn(
-            f"{self.path} was {'replaced' if replaced else 'removed'} while it was being written, so its lines were "
-            f"written again{f'; what replaced it is in {aside.name}' if replaced else ''}"
+            f"{self.path} was {'replaced' if kept else 'removed'} while it was being written, so its lines were "
+            f"written again{f'; what replaced it is in {aside.name}' if kept else ''}"
         )
         return new_fd
+
+    @staticmethod
+    def _read(fd: int) -> bytes:
+        with open(fd, "rb", closefd=False) as file:
+            file.seek(0)
+            return file.read()
 
     def _remove_torn_line(self) -> None:
         fd = self._open_fd()

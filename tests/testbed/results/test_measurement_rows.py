@@ -1,5 +1,6 @@
 import gzip
 import os
+import random
 from pathlib import Path
 
 import pytest
@@ -105,3 +106,28 @@ def test_a_number_that_json_cannot_express_must_be_text(tmp_path: Path) -> None:
     with RowFile(tmp_path, FLATNESS) as file, pytest.raises(ValueError, match="JSON"):
         file.append({"kind": "row", "key": "a", "mean": float("inf")})
     assert read_rows(tmp_path, FLATNESS) == []
+
+
+def test_no_flipped_bit_of_a_row_is_read_as_another_one(tmp_path: Path) -> None:
+    with RowFile(tmp_path, FLATNESS) as file:
+        key = file.add_settings({"radii": [1.0]})
+        file.append({"key": key, "kind": "row", "weights": "swad", "radius": 1.0, "mean": 0.25})
+    path, rng = tmp_path / FLATNESS, random.Random(0)
+    content, rows, refused = path.read_bytes(), read_rows(tmp_path, FLATNESS), 0
+    for _ in range(300):
+        damaged = bytearray(content)
+        damaged[rng.randrange(len(content) - 1)] ^= 1 << rng.randrange(8)  # without the last line ending it is torn
+        path.write_bytes(damaged)
+        try:
+            assert read_rows(tmp_path, FLATNESS) == rows, damaged
+        except RecordError as error:
+            assert "\n" not in str(error)
+            refused += 1
+    assert refused > 250
+
+
+def test_rows_of_earlier_versions_are_read(tmp_path: Path) -> None:
+    (tmp_path / FLATNESS).write_text('{"v": 1, "kind": "row", "key": "a", "mean": 0.25}\n')
+    with RowFile(tmp_path, FLATNESS) as file:
+        file.append({"kind": "row", "key": "a", "mean": 0.5})
+    assert [row["mean"] for row in read_rows(tmp_path, FLATNESS)] == [0.25, 0.5]

@@ -245,6 +245,8 @@ def test_a_flipped_bit_in_a_result_is_noticed(tmp_path, finished_run):
     flip(done, done.read_bytes().index(b'"accuracy": 0.') + 14)
     with pytest.raises(RunError, match=r"done.json is damaged: restore"):
         train(short(done.parent))
+    with pytest.raises(RecordError, match=r"done.json is damaged: restore"):
+        runs.load_run(done.parent)
 
 
 def test_the_settings_of_the_checkpoint_count(tmp_path):
@@ -402,6 +404,8 @@ REPLACEMENTS = {
     "copy": replace_by_copy,
     "removed": lambda path: path.unlink(missing_ok=True),
     "link": lambda path: (path.unlink(missing_ok=True), path.symlink_to("elsewhere")),
+    "emptied": lambda path: path.write_bytes(b"") if path.stat().st_size else path.unlink(),
+    "one digit": lambda path: path.write_bytes(path.read_bytes().replace(b'":0.', b'":1.') or b"..."),
 }
 
 
@@ -414,10 +418,10 @@ def test_records_that_are_replaced_during_training_are_all_there_at_its_end(tmp_
         callback.on_stage = lambda description: (
             REPLACEMENTS[how](run_dir / "records.jsonl") if description == "saving ema" else None
         )
-    result = train(short(run_dir), callback=callback)
+    train(short(run_dir), callback=callback)
     require_same(finished_run, run_dir)
     assert len(list(runs.load_run(run_dir).records)) == len(list(runs.load_run(finished_run).records))
-    assert any("records.jsonl was re" in note and "lines were written again" in note for note in result.notes)
+    assert any("records.jsonl was re" in text and "lines were written again" in text for text in callback.messages)
     assert not (run_dir / "elsewhere").exists()
 
 

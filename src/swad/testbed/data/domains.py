@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from swad.util.files import read_bytes
 from swad.util.images import DataError, read_image
 from swad.util.names import NO_TARGET, did_you_mean, name_problem
 
@@ -70,7 +71,7 @@ class FileDomain:
     def content(self, i: int) -> bytes:
         """Read the bytes of image ``i``."""
         try:
-            return self.path(i).read_bytes()
+            return read_bytes(self.path(i))
         except OSError as error:
             raise DataError(f"cannot read image {self.path(i)}: {error.strerror}; restore it") from None
 

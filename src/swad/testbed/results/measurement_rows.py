@@ -7,7 +7,7 @@ rows of one measurement share a `key`, a hash of its settings:
     "shown"            this measurement was requested last, so tables and figures show it
     "row", "difference", "worst_case", "curvature", "surface-point"     results for tables and figures
 
-All other rows are raw values for resuming.
+All other rows are raw values for resuming. A line ends with its checksum, so that damage is an error, not another row.
 
 >>> import tempfile
 >>> directory = tempfile.mkdtemp()
@@ -23,6 +23,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import zlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -33,8 +34,8 @@ from swad.util.jsonl import JsonlWriter, read_lines, stored_path
 FLATNESS = "flatness.jsonl"
 SURFACE = "surface.jsonl"
 
-SCHEMA = 1
-"""Version of a line. It changes when an older reader would misread a line."""
+SCHEMA = 2
+"""Version of a line. It changes when an older reader would misread a line. 2: a line ends with its checksum."""
 
 Row = dict[str, Any]
 
@@ -88,9 +89,9 @@ class RowFile(JsonlWriter):
 
     def append(self, *rows: Row) -> None:
         """Write the rows together: all of them or, with an error, none."""
-        lines = [json.dumps({"v": SCHEMA, **row}, allow_nan=False) for row in rows]
+        lines = [_line(row) for row in rows]
         self.write(*lines)
-        self.rows += [_parse(line)[1] for line in lines]  # as a reader sees them: lists instead of tuples
+        self.rows += [_parse(line.encode())[1] for line in lines]  # as a reader sees them: lists instead of tuples
 
 
 def read_rows(directory: str | os.PathLike[str], name: str) -> list[Row]:
@@ -155,11 +156,20 @@ def _series(rows: Iterable[Row], key: str) -> tuple[str | None, str]:
     return settings.get("shape"), settings.get("measure", "loss")
 
 
-def _parse(line: str | bytes) -> tuple[int, Row]:
+def _line(row: Row) -> str:
+    text = json.dumps({"v": SCHEMA, **row}, allow_nan=False)[:-1]
+    return f'{text}, "crc32": "{zlib.crc32(text.encode()):08x}"}}'
+
+
+def _parse(line: bytes) -> tuple[int, Row]:
     row = json.loads(line)
-    version = row.pop("v")
-    if not isinstance(version, int) or not isinstance(row["kind"], str) or not isinstance(row["key"], str):
+    version, checksum = row.pop("v"), row.pop("crc32", None)
+    if type(version) is not int or version < 1:
         raise TypeError
+    if not isinstance(row["kind"], str) or not isinstance(row["key"], str):
+        raise TypeError
+    if version == SCHEMA and zlib.crc32(line[: -len(', "crc32": "01234567"}')]) != int(checksum, 16):
+        raise ValueError
     if not _FIELDS.get(row["kind"], set()) <= row.keys():
         raise KeyError
     return version, row

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import os
 import reprlib
@@ -42,7 +43,7 @@ def load_run(directory: str | os.PathLike[str]) -> RunData:
 
 
 def require_unchanged(directory: Path, done: Mapping[str, Any]) -> None:
-    """Require that settings and records still are those with which the run finished.
+    """Require that settings, records and the result still are those with which the run finished.
 
     Args:
         directory: The run directory.
@@ -51,6 +52,8 @@ def require_unchanged(directory: Path, done: Mapping[str, Any]) -> None:
     checksums = done.get("checksums")
     if not isinstance(checksums, dict):
         return
+    if DONE in checksums and checksums[DONE] != result_checksum(done):
+        raise RecordError(f"{directory / DONE} is damaged: restore the file, or remove the run and train it again")
     for name in (CONFIG, RECORDS):
         path = directory / name
         try:
@@ -63,6 +66,12 @@ def require_unchanged(directory: Path, done: Mapping[str, Any]) -> None:
                 f"{path} changed after the run finished (its checksum in {DONE} differs): "
                 "restore the file, or remove the run and train it again"
             )
+
+
+def result_checksum(content: Mapping[str, Any]) -> str:
+    """Return the checksum of the content of `done.json` except the checksums."""
+    values = {name: value for name, value in content.items() if name != "checksums"}
+    return hashlib.sha256(json.dumps(values, sort_keys=True, default=str).encode()).hexdigest()
 
 
 def _read_object(path: Path) -> dict[str, Any]:

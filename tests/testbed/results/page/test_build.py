@@ -1,5 +1,7 @@
 import gzip
+import os
 import re
+import sys
 from html import escape
 from html.parser import HTMLParser
 from pathlib import Path
@@ -34,6 +36,13 @@ def test_the_page_is_the_same_twice_and_written_whole(runs: list[RunData], tmp_p
     first = write_page(runs[:1], tmp_path / "deep" / "report.html")
     assert first.read_text(encoding="utf-8") == build_page(runs[:1])
     assert [path.name for path in first.parent.iterdir()] == ["report.html"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems refuse such a name")
+def test_a_run_in_a_directory_whose_name_is_not_utf_8_is_shown(tmp_path: Path) -> None:
+    folder = tmp_path / os.fsdecode(b"caf\xe9")
+    write_run(folder)
+    assert r"caf\udce9" in write_page(folder, tmp_path / "report.html").read_text(encoding="utf-8")
 
 
 def test_warnings_are_shown(faulty: list[RunData]) -> None:
