@@ -72,7 +72,6 @@ package: setup
 
 # Pages that are written from the code and from the records of benchmarks.
 docs: setup
-	$(BIN)/python -m swad.cli.train_reference docs/train-options.md
 	$(BIN)/python benchmarks/tables.py
 
 demo: .venv/demo-ready

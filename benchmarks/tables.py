@@ -36,6 +36,19 @@ from accuracy_tables import (
     table3,
     table5,
 )
+from cost_tables import (
+    corruption_speeds,
+    costs,
+    imagenet_steps,
+    perturbed,
+    plain_loops,
+    report_costs,
+    step_parts,
+    step_sizes,
+    sweep_costs,
+    updates,
+    whole_run,
+)
 from swad.testbed.results.comparisons import Comparison
 from swad.testbed.results.corruption_errors import CorruptionErrors, read_corruption_errors
 from swad.testbed.results.corruption_tables import comparison_table, corruption_table
@@ -49,10 +62,20 @@ from swad.testbed.results.windows import BEST, WindowGroup, by_group, read_windo
 from swad.util.statistics import hochberg, mean
 
 ROOT = Path(__file__).parents[1]
-PAGES = ("results", "algorithms", "flatness", "imagenet", "robustness", "windows")
-FILES = ("README.md", *(f"docs/{page}.md" for page in PAGES))
 BLOCK = re.compile(r"(<!-- table: (\S+) (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
 MISSING = "Not measured yet."
+
+
+def pages() -> list[str]:
+    """Return the hand-written pages that have a block: README and those under docs."""
+    written = [path for path in (ROOT / "docs").rglob("*.md") if "_build" not in path.parts]
+    return [str(path.relative_to(ROOT)) for path in (ROOT / "README.md", *sorted(written)) if has_block(path)]
+
+
+def has_block(path: Path) -> bool:
+    """Return whether a page has a block."""
+    return "<!-- table:" in path.read_text()
+
 
 RADII = (20.0, 40.0)
 """Radii of the question about flatness, fixed before it was measured."""
@@ -243,51 +266,31 @@ def parity(source: Path) -> Table:
     return Table("Parity", columns, tuple(rows), (note,), corner="Implementation")
 
 
-# ------------------------------------------------------------ costs
-
-COSTS = {"graph": ("graph, ms", 1, 1), "eager": ("eager, ms", 1, 1), "peak": ("peak, GiB", 2, 1024)}
-"""What `methods.py` measured of a step: the column, its decimals, and the divisor of the measured value."""
+# ------------------------------------------------------------ false starts
 
 
-def costs(source: Path) -> Table:
-    """Time and memory of every method's step, the cheapest first, from a file of `methods.py` for one device."""
-    content = json.loads(source.read_text())
-    methods = content.get("cuda") or content["cpu"]
-    measured = [name for name in COSTS if f"{name}_x_erm" in methods["erm"]]
-    columns = [column for name in measured for column in (COSTS[name][0], "× ERM")]
-    rows = []
-    for method in sorted(methods, key=lambda method: (method != "erm", methods[method][f"{measured[0]}_x_erm"])):
-        cells = []
-        for name in measured:
-            _, decimals, divisor = COSTS[name]
-            value = methods[method]["peak_mib" if name == "peak" else f"{name}_ms"]
-            cells += [Cell(value / divisor, decimals=decimals), Cell(methods[method][f"{name}_x_erm"], decimals=2)]
-        rows.append(Row(method, tuple(cells)))
-    return Table("Cost", tuple(columns), tuple(rows), (), corner="Algorithm")
+def false_starts(source: Path) -> Table:
+    """What the paper's rule and `restart=True` average on simulated curves, from a file of `false_starts.py`."""
+    rules = {"paper": "paper's rule", "restart": "restart"}
+    measured = {"share of bad updates": 3, "evaluations averaged": 1, "restarts": 2, "share warned of": 3}
+    rows = [
+        Row(f"{curve}: {label}", tuple(Cell(by_rule[rule][name], decimals=n) for name, n in measured.items()))
+        for curve, by_rule in json.loads(source.read_text())["simulated"].items()
+        for rule, label in rules.items()
+    ]
+    return Table("False starts", tuple(measured), tuple(rows), (), corner="Curve: rule")
 
 
-def imagenet_steps(source: Path) -> Table:
-    """Images per second of the ImageNet step, and of plain compiled loops, from a file of `imagenet.py`."""
-    networks = json.loads(source.read_text())["steps"]
-    loops = {
-        "swad, averages included": lambda row: row["swad_images_per_s"],
-        "swad, 2,048 images in 8 passes": lambda row: row["accumulated"]["images_per_s"],
-        "plain loop, same bytes": lambda row: row["plain_bytes_images_per_s"],
-        "plain loop, images ready on the GPU": lambda row: row["plain_ready_images_per_s"],
-    }
-    rows = (
-        Row(name, tuple(Cell(value(row), decimals=0) for row in networks.values())) for name, value in loops.items()
-    )
-    return Table("Speed", tuple(f"{name}, images/s" for name in networks), tuple(rows), (), corner="Step")
-
-
-def corruption_speeds(source: Path) -> Table:
-    """Images per second of every corruption, the fastest first, from a file of `imagenet.py`."""
-    speeds = json.loads(source.read_text())["corruptions_images_per_s"]
-    rows = tuple(
-        Row(name, (Cell(speeds[name], decimals=0),)) for name in sorted(speeds, key=speeds.__getitem__, reverse=True)
-    )
-    return Table("Speed", ("images/s",), rows, (), corner="Corruption")
+def recorded_starts(source: Path) -> Table:
+    """The evaluations that either rule averages of two recorded false starts, and its verdicts on true valleys."""
+    recorded = json.loads(source.read_text())["recorded"]
+    rows = [
+        Row(name, tuple(Cell(text="{} to {}".format(*of_rule)) for of_rule in by_rule.values()))
+        for name, by_rule in recorded["averaged evaluations"].items()
+    ]
+    verdicts = (f"{recorded['warned of']} warned of", f"{recorded['restarted']} restarted")
+    rows.append(Row(f"{recorded['trainings on PACS']} trainings on PACS", tuple(Cell(text=text) for text in verdicts)))
+    return Table("Recorded", ("paper's rule", "restart"), tuple(rows), (), corner="Evaluations averaged")
 
 
 # ------------------------------------------------------------ files
@@ -315,9 +318,19 @@ TABLES: dict[str, Callable[..., Table | None]] = {
         robustness_seen,
         robustness_differences_seen,
         parity,
+        false_starts,
+        recorded_starts,
         costs,
+        step_parts,
+        step_sizes,
+        whole_run,
+        plain_loops,
+        updates,
         imagenet_steps,
+        perturbed,
         corruption_speeds,
+        sweep_costs,
+        report_costs,
     )
 }
 
@@ -332,16 +345,52 @@ def write_blocks(text: str, results: Path) -> str:
             raise ValueError(f"a block must name one of the tables {', '.join(TABLES)}; got {name!r}")
         sources = [results / each for each in source.split(",")]
         table = TABLES[name](*sources) if all(each.exists() for each in sources) else None
-        return f"{start}\n{_markdown(table, shown) if table is not None else MISSING}\n\n{end}"
+        if table is None:
+            return f"{start}\n{MISSING}\n\n{end}"
+        body = _markdown(table, shown)
+        if (records := origin(sources)) not in shown:
+            body += f"\n\n{records}"
+            shown.add(records)
+        return f"{start}\n{body}\n\n{end}"
 
     return BLOCK.sub(block, text)
 
 
+def origin(sources: Sequence[Path]) -> str:
+    """Say where the records of a table are; of a file of a benchmark also its command, date and machine.
+
+    The commands of trainings are on the pages, because older records have older options.
+    """
+    return f"Records: {'; '.join(map(_origin, sources))}."
+
+
+def _origin(source: Path) -> str:
+    name = f"`{source.relative_to(ROOT) if source.is_relative_to(ROOT) else source.name}`"
+    if source.is_dir():
+        return name
+    content = json.loads(source.read_text())
+    command = re.sub(r" --(json|figure) \S+", "", str(content.get("command", "")))
+    machine = content.get("gpu") or (f"{content['cpu_count']} CPU cores" if "cpu_count" in content else None)
+    by = f"`{command}`" if command.startswith("python benchmarks/") else None
+    known = [str(each) for each in (by, content.get("date"), machine) if each]
+    return f"{name} ({', '.join(known)})" if known else name
+
+
 def _markdown(table: Table, shown: set[str]) -> str:
-    """Return a table without its title, which the heading above the block gives, and its new notes as one paragraph."""
-    notes = [note for note in table.notes if note not in shown]
-    shown.update(notes)
-    return replace(table, notes=(" ".join(notes),)).markdown().split("\n", 2)[2].rstrip()
+    """Return a table without its title, which the heading above the block gives, and what is new in its notes."""
+    notes = " ".join(filter(None, (_new(note, shown) for note in table.notes)))
+    return replace(table, notes=(notes,)).markdown().split("\n", 2)[2].rstrip()
+
+
+def _new(note: str, shown: set[str]) -> str:
+    """Return the clauses of a note that no earlier note of the page had."""
+    clauses = re.split(r"(?<=[.;]) ", note)
+    kept = [clause for clause in clauses if clause.rstrip(".;") not in shown]
+    shown.update(clause.rstrip(".;") for clause in clauses)
+    text = " ".join(kept)
+    if text and kept[0] != clauses[0] and text[1].isalpha():  # a symbol such as p stays as it is
+        text = text[0].upper() + text[1:]
+    return re.sub(";$", ".", text)
 
 
 def main() -> None:
@@ -349,7 +398,7 @@ def main() -> None:
     parser.add_argument("--check", action="store_true", help="change nothing, and fail if a file is out of date")
     arguments = parser.parse_args()
     outdated = []
-    for path in (ROOT / name for name in FILES):
+    for path in (ROOT / name for name in pages()):
         before = path.read_text()
         if (after := write_blocks(before, ROOT / "benchmarks" / "results")) != before:
             outdated.append(path.relative_to(ROOT))

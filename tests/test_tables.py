@@ -17,11 +17,18 @@ from swad.testbed.results.records import Record, RecordWriter
 from swad.testbed.results.runs import find_runs
 from swad.testbed.results.windows import WINDOWS
 
+PAGES = tables.pages()
 
-@pytest.mark.parametrize("name", tables.FILES)
+
+def test_pages_are_found():
+    assert {"README.md", "docs/results.md", "docs/measurements/valley.md"} <= set(PAGES)
+
+
+@pytest.mark.parametrize("name", PAGES)
 def test_every_table_is_written_from_the_records(name):
     text = (tables.ROOT / name).read_text()
     assert len(tables.BLOCK.findall(text)) == text.count("<!-- table:") > 0
+    assert tables.MISSING not in text
     typed = text.replace("\n<!-- end -->", "\n81.0\n<!-- end -->")
     assert tables.write_blocks(typed, tables.ROOT / "benchmarks" / "results") == text != typed
 
@@ -39,6 +46,27 @@ def test_a_note_stands_once_in_a_text(tmp_path):
     text = tables.write_blocks(block + block, tmp_path)
     assert text.count("| SWAD − ERM (best) |") == 2
     assert text.count("Intervals are not corrected.") == 1
+    assert text.count("Records: `pacs`.") == 1
+
+
+def test_what_a_note_repeats_is_left_out():
+    shown = set()
+    assert tables._new("Accuracy in %; one trial. p: exact.", shown) == "Accuracy in %; one trial. p: exact."
+    assert tables._new("Accuracy in %; two trials. p: exact.", shown) == "Two trials."
+    assert tables._new("Accuracy in %; p: by hand; one trial.", shown) == "p: by hand."
+    assert tables._new("p: exact.", shown) == ""
+
+
+def test_records_are_named_with_their_command_date_and_machine(tmp_path):
+    content = {"command": "python benchmarks/x.py --n 2 --json y.json", "date": "2026-11-19", "gpu": None}
+    (tmp_path / "x.json").write_text(json.dumps({**content, "cpu_count": 2}))
+    (tmp_path / "y.json").write_text('{"command": "swad train", "gpu": "H200"}')
+    assert tables.origin([tmp_path / "x.json", tmp_path / "y.json", tmp_path]) == (
+        "Records: `x.json` (`python benchmarks/x.py --n 2`, 2026-11-19, 2 CPU cores); `y.json` (H200); "
+        f"`{tmp_path.name}`."
+    )
+    results = tables.ROOT / "benchmarks" / "results"
+    assert tables.origin([results / "office31-resnet50"]) == "Records: `benchmarks/results/office31-resnet50`."
 
 
 def accuracy(run, average):
@@ -279,6 +307,72 @@ def test_speeds_are_those_of_a_file(tmp_path):
     assert [[cell.value for cell in row.cells] for row in steps.rows] == [[5, 5], [7, 1], [4, 4], [6, 6]]
     speeds = tables.corruption_speeds(tmp_path / "speeds.json")
     assert [(row.name, row.cells[0].printed) for row in speeds.rows] == [("snow", "2,000"), ("fog", "1")]
+
+
+def test_costs_of_steps_updates_and_evaluations(tmp_path):
+    def written(content):
+        (tmp_path / "file.json").write_text(json.dumps(content))
+        return tmp_path / "file.json"
+
+    def values(table):
+        return {row.name: [cell.text or cell.value for cell in row.cells] for row in table.rows}
+
+    parts = {"step_ms": 3.0, "data_ms": 1.0, "network_ms": 1.5, "averages_ms": 0.1, "evaluation_ms": 9.0}
+    rows = {"fast images": {**parts, "optimiser_ms": 0.2}, "new": {**parts, "optimizer_ms": 0.3, "first_step_s": 5.0}}
+    assert values(tables.step_parts(written({"rows": rows}))) == {
+        "gpu input pipeline": [3, 1, 1.5, 0.2, 0.1, 9, None],
+        "new": [3, 1, 1.5, 0.3, 0.1, 9, 5],
+    }
+    curves = {"size": [{"size": 112, "step_ms": 5.06}, {"size": 224, "step_ms": 13.0}]}
+    assert values(tables.step_sizes(written({"curves": curves}))) == {"image size": ["112: 5.1, 224: 13.0"]}
+    whole = {"cold_s": 9.0, "warm_s": 8.0, "warm_seconds_evaluation": 1.0, "image_cache_s": 4.0}
+    assert [row[0] for row in values(tables.whole_run(written({"whole": whole}))).values()] == [9, 8, 1, 4]
+    times = {"step_ms": 2.0, "first_step_s": 7.0}
+    loops = {"+ one CUDA graph": times, "plain PyTorch: bf16, compiled": {"step_ms": 3.0, "first_step_s": 6.0}}
+    assert values(tables.plain_loops(written({"network": "vit", "rows": loops}))) == {"vit": [3, 6, 2, 7]}
+    on_cpu = {"swad.SegmentFeed, five averages": {"ms": 4.0, "x_lerp": 0.8}}
+    on_gpu = {"swad.SegmentFeed, five averages": {"ms": 0.2, "synchronisations": 2.0, "peak_mib": 201.0}}
+    name = "swad.AverageGroup, five averages"
+    assert values(tables.updates(written({"cpu": on_cpu, "cuda": on_gpu}))) == {name: [0.2, 2, 201, 4, 0.8]}
+    assert values(tables.updates(written({"cpu": on_cpu}))) == {name: [4, 0.8]}
+    local = {"swad.flatness.local": {"ms": 39.0, "times_faster": 6.2, "forward_share": 0.97, "peak_mib": None}}
+    assert values(tables.perturbed(written({"rows": local}))) == {"swad.flatness.local": [39, 6.2, 0.97, None]}
+
+
+def test_costs_of_sweeps_and_reports(tmp_path):
+    content = {
+        "plan": {"runs": 5280, "expand_s": 0.3, "summarise_s": 0.04},
+        "overhead": {"runs": 20, "sweep_s": 446.5, "runs_s": 446.0},
+        "table": {"500": {"tabulate_s": 0.1}, "5000": {"tabulate_s": 1.5}},
+        "cluster": {"workers": 1000, "runs": 100000, "run_s": 6.0, "total_s": 676.0, "resume_finished_sweep_s": 60.0},
+    }
+    (tmp_path / "sweep.json").write_text(json.dumps(content))
+    rows = tables.sweep_costs(tmp_path / "sweep.json").rows
+    assert [row.cells[0].value for row in rows] == [0.5, 0.3, 0.04, 1.5, 676, 60]
+    assert rows[3].name == "tabulate 5,000 finished runs"
+    run = {"runs": 5000, "first": [98.0, 14.0], "tables": [17.0, 3.7], "page": [47.0, 8.3], "mb": [32.3, 5.0]}
+    (tmp_path / "report.json").write_text(json.dumps({"runs": [run]}))
+    (row,) = tables.report_costs(tmp_path / "report.json").rows
+    assert (row.name, [cell.value for cell in row.cells]) == ("5,000", [14, 3.7, 8.3, 32.3, 5])
+
+
+def test_false_starts_are_those_of_a_file(tmp_path):
+    names = ("share of bad updates", "evaluations averaged", "restarts", "share warned of")
+    by_rule = {"paper": dict(zip(names, (0.2, 34.0, 0.0, 0.9), strict=True))}
+    by_rule["restart"] = dict(zip(names, (0.0, 12.0, 1.4, 0.1), strict=True))
+    recorded = {"trainings on PACS": 24, "warned of": 0, "restarted": 2}
+    recorded["averaged evaluations"] = {"lora": {"paper": [2, 19], "restart": [13, 19]}}
+    (tmp_path / "starts.json").write_text(json.dumps({"simulated": {"slow": by_rule}, "recorded": recorded}))
+    table = tables.false_starts(tmp_path / "starts.json")
+    assert table.columns == names
+    assert {row.name: [cell.value for cell in row.cells] for row in table.rows} == {
+        "slow: paper's rule": [0.2, 34, 0, 0.9],
+        "slow: restart": [0, 12, 1.4, 0.1],
+    }
+    assert [[cell.text for cell in row.cells] for row in tables.recorded_starts(tmp_path / "starts.json").rows] == [
+        ["2 to 19", "13 to 19"],
+        ["0 warned of", "2 restarted"],
+    ]
 
 
 def test_tables_of_the_paper_take_each_row_from_its_own_runs(tmp_path):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 import signal
 import subprocess
 import sys
@@ -12,7 +11,6 @@ import sys
 import pytest
 import typer
 
-from helpers import ROOT
 from helpers.commands import environment, swad
 from helpers.imports import HEAVY, modules_after
 from swad import __main__, cli
@@ -111,35 +109,6 @@ def test_names_are_completed_wherever_they_are_taken(command, parameter, typed, 
     taken = next(param for param in parser.params if param.name == parameter)
     items = taken.shell_complete(parser.make_context("swad", [], resilient_parsing=True), typed)
     assert [item.value for item in items] == completed
-
-
-def test_the_documentation_names_every_option_and_no_other():
-    text = "".join((ROOT / "docs" / name).read_text() for name in ("benchmark.md", "report.md"))
-    written = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", text)) - {"--nproc-per-node", "--help"}
-    commands = dict(typer.main.get_command(cli.app).commands)
-    for group in ("datasets", "algorithms", "sweep"):
-        commands |= {f"{group} {name}": command for name, command in commands[group].commands.items()}
-    options = {name: [p for p in command.params if p.opts[0].startswith("-")] for name, command in commands.items()}
-    known = {opt for params in options.values() for p in params for opt in (*p.opts, *p.secondary_opts)}
-    assert written <= known
-    missing = [p.opts for p in options["report"] if not written & {*p.opts, *p.secondary_opts}]
-    assert not missing
-
-
-def test_commands_in_the_documentation_have_only_options_that_exist():
-    root = typer.main.get_command(cli.app)
-    seen = set()
-    for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
-        for block in re.findall(r"^```(?:sh)?\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE):
-            for line in re.findall(r"^\s*swad ([a-z].*)", block.replace("\\\n", " "), re.MULTILINE):
-                words = shlex.split(line.partition(";")[0], comments=True)
-                command = root.commands[words[0]]
-                if subcommands := getattr(command, "commands", {}):
-                    command = subcommands.get((*words, "")[1]) or subcommands.get("run", command)
-                known = {opt for p in command.params for opt in (*p.opts, *p.secondary_opts)}
-                assert {word for word in words if re.match("--?[a-z]", word)} <= known, f"{page.name}: swad {line}"
-                seen.add(command.name)
-    assert {"train", "run", "report", "reproduce", "flatness", "check"} <= seen
 
 
 @pytest.mark.parametrize(

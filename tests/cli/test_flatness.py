@@ -6,11 +6,8 @@ from collections.abc import Callable
 
 import pytest
 import torch
-import typer
 
-from helpers import ROOT
 from helpers.tiny_runs import copied, tiny
-from swad import cli
 from swad.testbed.experiments import run_flatness
 from swad.testbed.experiments.saved_run import open_run
 from swad.testbed.results.figures.style import PALETTE
@@ -107,17 +104,6 @@ def test_split_error_and_window_are_measured_drawn_and_shown(here: Call, tiny_ru
         (["--precision", "fp16"], "--precision must be one of fp32, bf16, got 'fp16'"),
     ):
         assert message in here("flatness", *options, *wrong, code=1).stderr
-
-
-def test_the_documentation_names_every_option():
-    text = "".join((ROOT / "docs" / name).read_text() for name in ("flatness.md", "reproduce.md"))
-    written = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", text)) - {"--help"}
-    commands = typer.main.get_command(cli.app).commands
-    options = {name: [p for p in command.params if p.opts[0].startswith("-")] for name, command in commands.items()}
-    known = {opt for found in options.values() for p in found for opt in (*p.opts, *p.secondary_opts)}
-    assert written <= known
-    mine = options["flatness"] + options["surface"] + options["reproduce"]
-    assert not [p.opts for p in mine if not written & {*p.opts, *p.secondary_opts}]
 
 
 @pytest.mark.slow

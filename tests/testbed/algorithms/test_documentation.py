@@ -1,8 +1,7 @@
-"""The tables in docs/algorithms.md match the algorithms and the measurements, and its example works."""
+"""What docs/reference says about methods is true, its examples work, and the cost of every method is measured."""
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import re
@@ -14,6 +13,7 @@ import torch
 from torch.nn import functional
 
 from helpers import ROOT, forked
+from helpers.documents import example
 from helpers.runs import short
 from helpers.tiny_algorithms import batch_for, make, noise_for, update
 from swad.testbed import algorithms as package
@@ -21,37 +21,12 @@ from swad.testbed.algorithms import registry
 from swad.testbed.algorithms.registry import AlgorithmError, canonical_name, get_algorithm, list_algorithms
 from swad.testbed.training.loop import train
 
-TEXT = (ROOT / "docs" / "algorithms.md").read_text()
-COMMON = {field.name for field in dataclasses.fields(get_algorithm("erm").Hyperparameters)}
+METHODS = (ROOT / "docs" / "reference" / "methods.md").read_text()
 
 
-def rows():
-    found = re.findall(r"^\| `(\w+)` \| (.+?) \| (.*?) ?\| (.*?) ?\|$", TEXT.partition("## SAM")[0], re.MULTILINE)
-    return {name: (needs, own) for name, _, needs, own in found}
-
-
-def test_the_table_lists_all_algorithms_and_their_defaults():
-    assert tuple(rows()) == list_algorithms()
-    for name, (needs, own) in rows().items():
-        kind = get_algorithm(name)
-        assert needs == ", ".join(kind.needs), name
-        written = dict(re.findall(r"`(\w+)`(?: ([\d.]+(?:/\d)?))?", own)) if "as `dann`" not in own else None
-        if written is None:
-            assert kind.Hyperparameters is get_algorithm("dann").Hyperparameters
-            continue
-        fields = {field.name: field.default for field in dataclasses.fields(kind.Hyperparameters)}
-        assert set(written) - {"batch_size"} == set(fields) - COMMON, name
-        for field, value in written.items():
-            if value:
-                top, _, bottom = value.partition("/")
-                assert fields[field] == pytest.approx(float(top) / float(bottom or 1)), field
-
-
-def test_every_algorithm_named_in_the_text_exists():
-    for name in re.findall(r"--algorithm ([\w+]+)", TEXT):
-        assert name == "sd" or get_algorithm(name)
+def test_methods_that_cannot_be_combined_with_sam_are_named():
     refused = [name for name in list_algorithms() if name not in registry.SHARPNESS_AWARE and not _composes(name)]
-    sentence = re.search(r"every algorithm that steps on one loss\. (.+?) make several steps", TEXT, re.DOTALL)[1]
+    sentence = re.search(r"every algorithm that steps on one loss\. (.+?) make several steps", METHODS, re.DOTALL)[1]
     named = [canonical_name(name) for name in re.findall(r"\w+", sentence) if name != "and"]
     assert sorted(named) == sorted(refused)
 
@@ -79,9 +54,8 @@ def test_on_a_cpu_the_benchmark_measures_time_only(capsys):
     assert [len(line.split()) for line in lines] == [3, 3]
 
 
-def example(name):
-    blocks = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
-    return next(block for block in blocks if f"ALGORITHM = {name}\n" in block)
+def method(name):
+    return example("reference/writing-a-method.md", f"ALGORITHM = {name}\n")
 
 
 @pytest.fixture
@@ -89,7 +63,7 @@ def _examples(tmp_path, monkeypatch):
     """The examples as files in a folder where algorithms are looked up."""
     (tmp_path / "methods").mkdir()
     for name in ("SD", "Teacher"):
-        (tmp_path / "methods" / f"{name.lower()}.py").write_text(example(name))
+        (tmp_path / "methods" / f"{name.lower()}.py").write_text(method(name))
     monkeypatch.setattr(package, "__path__", [*package.__path__, str(tmp_path / "methods")])
     yield
     for name in ("sd", "teacher"):
@@ -130,7 +104,7 @@ def test_the_command_finds_algorithms_in_your_own_folder(tmp_path):
     """In processes of their own, because the variable is read at import."""
     mine = tmp_path / "mine"
     mine.mkdir()
-    (mine / "SD.py").write_text(example("SD"))
+    (mine / "SD.py").write_text(method("SD"))
 
     def swad(*arguments):
         environment = os.environ | {"SWAD_ALGORITHMS": str(mine), "COLUMNS": "200", "PYTHONPATH": str(ROOT / "src")}

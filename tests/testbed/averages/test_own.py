@@ -1,4 +1,4 @@
-"""Averages of users: the one of docs/benchmark.md, one from scratch, a run with it, and mistakes in a file."""
+"""Averages of users: the one of the docs, one from scratch, a run with it, and mistakes in a file."""
 
 from __future__ import annotations
 
@@ -6,19 +6,15 @@ import re
 
 import pytest
 
-from helpers import ROOT
 from helpers.averages import OneHot, drive, reload, uniform, weights_of
+from helpers.documents import example
 from helpers.runs import interrupt_at, require_same, short
 from swad.averaging.group import AverageGroup
 from swad.testbed.averages import own, registry
 from swad.testbed.averages.registry import AverageError, Plan
 from swad.testbed.training.loop import Interrupted, train
 
-EXAMPLE = next(
-    block
-    for block in re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "benchmark.md").read_text(), re.DOTALL)
-    if "AVERAGE = LateValley" in block
-)
+EXAMPLE = example("reference/writing-a-method.md", "AVERAGE = LateValley")
 LAWA = '''
 import swad
 

@@ -1,24 +1,18 @@
-"""The network of docs/benchmark.md, built, trained and loaded by its name; mistakes in a file are one line."""
+"""The network of the docs, built, trained and loaded by its name; mistakes in a file are one line."""
 
 from __future__ import annotations
-
-import re
 
 import pytest
 import torch
 from torch import nn
 
-from helpers import ROOT
+from helpers.documents import example
 from swad.testbed.models import catalog, networks, own
 from swad.testbed.models.networks import NetworkError
 
 pytest.importorskip("timm")
 
-EXAMPLE = next(
-    block
-    for block in re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "benchmark.md").read_text(), re.DOTALL)
-    if "NETWORK = Tiny" in block
-)
+EXAMPLE = example("reference/writing-a-method.md", "NETWORK = Tiny")
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """Datasets are found by name, also in folders of your own."""
 
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +9,7 @@ import numpy as np
 import pytest
 
 from helpers import forked
+from helpers.documents import example
 from helpers.small_trees import make_tree
 from swad.testbed.data import benchmarks
 from swad.testbed.data.benchmark import Benchmark
@@ -17,10 +17,7 @@ from swad.testbed.data.domains import ArrayDomain, Dataset, ImageSpec
 from swad.testbed.data.verify import check
 from swad.util.images import DataError
 
-DOCUMENT = Path(__file__).parents[4] / "docs" / "benchmark.md"
-EXAMPLE, ARRAY_EXAMPLE = (
-    block for block in re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(), re.DOTALL) if "BENCHMARK" in block
-)
+EXAMPLE, ARRAY_EXAMPLE = (example("reference/writing-a-method.md", f'name="{each}"') for each in ("MyData", "MyArrays"))
 
 
 def test_datasets_are_found_by_name():

@@ -26,7 +26,7 @@ def test_every_option_is_an_argument_of_the_class():
 
 @pytest.mark.parametrize("launcher", ["ray", "slurm"])
 def test_every_option_is_documented(launcher):
-    text = (SOURCE.parent / "docs" / "launchers.md").read_text()
+    text = (SOURCE.parent / "docs" / "sweeps.md").read_text()
     assert [name for name in option_types(launcher) if f"`{name}`" not in text] == []
 
 
