@@ -30,10 +30,14 @@ unit: setup
 quick: setup
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow and not distributed and not browser"
 
-# Pages that are written from the code and from the records of benchmarks.
-docs: setup
-	$(BIN)/python -m swad.cli.train_reference docs/train-options.md
-	$(BIN)/python benchmarks/tables.py
+# The site in docs/_build/html, whose examples run. A second build reads only what has changed.
+docs: .venv/docs
+	$(BIN)/python -m sphinx -W --keep-going docs docs/_build/html
+
+.venv/docs: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --disable-pip-version-check -q -c constraints.txt -e ".[docs]"
+	touch $@
 
 demo: setup
 	$(BIN)/swad demo

@@ -129,9 +129,9 @@ def test_the_documentation_names_every_option_and_no_other():
 def test_commands_in_the_documentation_have_only_options_that_exist():
     root = typer.main.get_command(cli.app)
     seen = set()
-    for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
-        for block in re.findall(r"^```(?:sh)?\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE):
-            for line in re.findall(r"^\s*swad ([a-z].*)", block.replace("\\\n", " "), re.MULTILINE):
+    for page in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md")):
+        for block in re.findall(r"^```(?:sh|console)?\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE):
+            for line in re.findall(r"^\s*(?:\$ )?swad ([a-z].*)", block.replace("\\\n", " "), re.MULTILINE):
                 words = shlex.split(line.partition(";")[0], comments=True)
                 command = root.commands[words[0]]
                 if subcommands := getattr(command, "commands", {}):
