@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -q -c constraints.txt
 
-.PHONY: setup test quick lint types unit floor package docs demo bench clean
+.PHONY: setup test quick lint types unit floor package docs tables demo bench clean
 
 setup: .venv/ready
 
@@ -70,9 +70,18 @@ package: setup
 	cd .venv-package/source && ../bin/python -c "import swad; print(swad.__file__, swad.SWAD)"
 	cd .venv-package/source && ../bin/python -m pytest -n 2 --dist worksteal -o pythonpath="tests benchmarks" $(LIBRARY)
 
-# Pages that are written from the code and from the records of benchmarks.
-docs: setup
+# The tables of README and docs, from the records of benchmarks.
+tables: setup
 	$(BIN)/python benchmarks/tables.py
+
+# The site in docs/_build/html, whose examples run. A second build reads only what has changed.
+docs: .venv/docs
+	$(BIN)/python -m sphinx -W --keep-going docs docs/_build/html
+
+.venv/docs: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --disable-pip-version-check -q -c constraints.txt -e ".[docs]"
+	touch $@
 
 demo: .venv/demo-ready
 	$(BIN)/swad demo
