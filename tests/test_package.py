@@ -82,6 +82,9 @@ def test_names_below_swad_need_no_other_import(name):
     assert subprocess.check_output([sys.executable, "-c", program], text=True) == "True\n"
 
 
+NOT_OF_USERS = ("all", "test", "docs")
+
+
 def package_of(requirement):
     return re.match(r"[\w-]+", requirement)[0]
 
@@ -94,14 +97,14 @@ def test_every_package_that_is_imported_is_required_and_no_other():
                 imported |= {name.name.partition(".")[0] for name in node.names}
             elif isinstance(node, ast.ImportFrom):
                 imported.add(node.module.partition(".")[0])
-    of_the_package = [requirements for extra, requirements in REQUIREMENTS.items() if extra not in ("all", "test")]
+    of_the_package = [requirements for extra, requirements in REQUIREMENTS.items() if extra not in NOT_OF_USERS]
     packages = {package_of(requirement) for requirements in of_the_package for requirement in requirements}
     modules = {MODULES.get(package, package) for package in packages} - {None}
     assert imported - sys.stdlib_module_names - {"swad"} - NOT_INSTALLED == modules
 
 
 def test_everything_is_all_extras():
-    extras = set(REQUIREMENTS) - {"", "all", "test"}
+    extras = set(REQUIREMENTS) - {"", *NOT_OF_USERS}
     for name in ("all", "test"):
         assert set(re.search(r"\[(.+)\]", REQUIREMENTS[name][0])[1].split(",")) == extras
 
