@@ -74,7 +74,7 @@ def whole_run(source: Path) -> Table:
     rows = {
         "cold: kernels are compiled first": measured["cold_s"],
         "warm": measured["warm_s"],
-        "of it evaluations": measured["warm_seconds_evaluation"],
+        "warm, evaluations alone": measured["warm_seconds_evaluation"],
         "image cache, built once": measured["image_cache_s"],
     }
     return Table("Run", ("seconds",), tuple(Row(name, (Cell(value),)) for name, value in rows.items()), (), corner="")
