@@ -384,6 +384,16 @@ def test_a_loss_that_is_not_finite_is_refused_and_changes_nothing():
     assert_equal(valley.state_dict(), before)
 
 
+@NEVER_CONVERGED
+def test_nothing_is_averaged_after_the_end():
+    model = Walk()
+    valley = trained_valley(model, [*LOSSES, 0.64, 0.65, 0.66])
+    assert valley.dead_valley
+    before = valley.state_dict()
+    trained_valley(model, [0.1, 0.2, 0.3], valley)
+    assert_equal(valley.state_dict(), before)
+
+
 def test_an_average_may_start_later():
     valley = trained_valley(Walk(), [0.1, 0.1, 0.1], LossValley(None, 1, 2, 0.3, start=6))
     with pytest.raises(RuntimeError, match="begins at the first evaluation from update 6 on"):
