@@ -1,4 +1,4 @@
-"""`help()` of the averages names every parameter, and the loop of docs/library.md resumes as it says."""
+"""`help()` of the averages names every parameter, and the loop of docs/trainers.md resumes as it says."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def run_loop(n_steps, resume):
 
     torch.manual_seed(0)
     model = Net()
-    (code, *_) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "library.md").read_text(), re.DOTALL)
+    (code, *_) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "trainers.md").read_text(), re.DOTALL)
     names = {
         "model": model,
         "optimizer": torch.optim.Adam(model.parameters(), 0.01),
