@@ -2,7 +2,7 @@
 
 import pytest
 
-from helpers.imports import HEAVY, modules_after
+from helpers.imports import HEAVY, modules_after, output_with_torch_alone
 
 
 @pytest.mark.parametrize(
@@ -18,6 +18,30 @@ def test_the_core_needs_torch_alone():
     # numpy comes with torch where it is installed.
     code = "import swad\nfor name in set(swad.__all__) - {'train'}: getattr(swad, name)\nimport swad.integrations"
     assert modules_after(code) & set(HEAVY) <= {"torch", "numpy"}
+
+
+@pytest.mark.slow
+def test_averages_work_and_the_rest_says_what_to_install_with_torch_alone():
+    code = """
+import operator, torch, swad, swad.integrations.timm
+model = torch.nn.Linear(2, 1)
+group = swad.AverageGroup(model, {"swad": swad.SWAD(model), "ema": swad.EMA(model)})
+for _ in range(9):
+    group.update_parameters(model)
+    group.observe(1.0)
+group.load_state_dict(group.state_dict())
+print(group["swad"].status.n_averaged)
+for name in ("train", "robustness.corruptions"):
+    try:
+        operator.attrgetter(name)(swad)
+    except ImportError as error:
+        print(error)
+"""
+    assert output_with_torch_alone(code).splitlines() == [
+        "9",
+        "swad.testbed.train needs numpy: pip install 'swad[vision]'",
+        "swad.robustness.corruptions needs numpy: pip install 'swad[vision]'",
+    ]
 
 
 def test_an_unknown_name_is_an_attribute_error():

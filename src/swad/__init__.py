@@ -33,7 +33,9 @@ if TYPE_CHECKING:
     from swad.averaging.swa import SMA, SWA
     from swad.averaging.swad import SWAD
     from swad.averaging.valley import LossValley
+    from swad.averaging.wsm import WSM
     from swad.integrations.checkpoints import averaged_weights
+    from swad.merging.merge import merge
     from swad.testbed.training.loop import train
 
 _HOMES = {
@@ -48,11 +50,13 @@ _HOMES = {
     "SMA": "averaging.swa",
     "SWA": "averaging.swa",
     "SWAD": "averaging.swad",
+    "WSM": "averaging.wsm",
     "AverageGroup": "averaging.group",
     "averaged_weights": "integrations.checkpoints",
     "Span": "averaging.spans",
     "Status": "averaging.spans",
-    "train": "testbed.training.loop",
+    "merge": "merging.merge",
+    "train": "testbed",
     "update_bn": "averaging.batchnorm",
 }
 _MODULES = {"compat", "flatness", "integrations", "robustness", "testbed"}
@@ -64,7 +68,9 @@ __all__ = [  # noqa: RUF022 - the reader's order
     "SMA",
     "EMA",
     "LAWA",
+    "WSM",
     "AverageGroup",
+    "merge",
     "update_bn",
     "averaged_weights",
     "Average",

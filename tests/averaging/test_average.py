@@ -17,14 +17,15 @@ from helpers.averages import (
     reload,
     run_scenario,
     scaled_steps,
+    segment_log,
     small_conv,
     train,
     uniform,
     weights_of,
 )
 from helpers.states import assert_equal
+from helpers.torch_versions import NEEDS_FSDP2_ON_CPUS
 from swad import EMA, LAWA, SMA, SWA, SWAD, AverageGroup
-from swad.testbed import SegmentLog
 
 pytestmark = pytest.mark.filterwarnings("ignore::swad.averaging.swad.NeverConvergedWarning")
 
@@ -82,8 +83,8 @@ def test_observe_needs_a_new_update():
         lambda m: SWA(m, start=2, interval=3),
         lambda m: SMA(m, start=2),
         EMA,
-        lambda m: AverageGroup(m, {}, {"log": SegmentLog(m)}),
-        lambda m: AverageGroup(m, {"swad": SWAD(m), "swa": SWA(m, start=2, interval=3)}, {"log": SegmentLog(m)}),
+        lambda m: AverageGroup(m, {}, {"log": segment_log(m)}),
+        lambda m: AverageGroup(m, {"swad": SWAD(m), "swa": SWA(m, start=2, interval=3)}, {"log": segment_log(m)}),
     ],
     ids=["paper", "text", "reference", "short queue", "interval", "swa", "sma", "ema", "log", "group"],
 )
@@ -129,7 +130,6 @@ def test_a_repr_says_where_the_average_stands():
         ")",
     ]
     assert repr(EMA(model)).startswith("EMA(phase=averaging, step=0")
-    assert repr(SegmentLog(model)) == "SegmentLog(0 segments)"
 
 
 @pytest.mark.parametrize("make", [SWAD, EMA, lambda m: SWA(m, start=1, end=9), lambda m: SWAD(m, interval=2)])
@@ -292,6 +292,7 @@ def test_ddp_ranks_have_the_average_of_one_process(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.distributed
+@NEEDS_FSDP2_ON_CPUS
 def test_fsdp2_averages_each_shard_on_its_rank(tmp_path):
     run_scenario("fsdp", tmp_path)
 

@@ -11,9 +11,8 @@ import pytest
 import torch
 from torch import nn
 
-from helpers.averages import Counting, Net, OneHot, drive, weights_of
+from helpers.averages import Counting, Net, OneHot, drive, segment_log, weights_of
 from swad import EMA, SMA, SWA, SWAD, AverageGroup
-from swad.testbed import SegmentLog
 
 pytestmark = pytest.mark.filterwarnings("ignore::swad.averaging.swad.NeverConvergedWarning")
 
@@ -202,7 +201,7 @@ def test_a_reset_average_stays_attached_and_a_member_or_a_log_is_not_reset():
     average.reset()
     optimizer.step()
     assert average.step == 1
-    group = AverageGroup(model, {"ema": EMA(model)}, {"log": SegmentLog(model)})
+    group = AverageGroup(model, {"ema": EMA(model)}, {"log": segment_log(model)})
     with pytest.raises(RuntimeError, match="call reset of the group instead"):
         group["ema"].reset()
     with pytest.raises(RuntimeError, match="a group with listeners cannot be reset"):

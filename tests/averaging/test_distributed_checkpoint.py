@@ -5,6 +5,9 @@ from __future__ import annotations
 import pytest
 
 from helpers.averages import run_scenario
+from helpers.torch_versions import NEEDS_FSDP2_ON_CPUS
+
+pytestmark = NEEDS_FSDP2_ON_CPUS
 
 
 @pytest.mark.slow

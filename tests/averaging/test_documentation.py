@@ -13,6 +13,7 @@ import swad
 from helpers import ROOT
 from helpers.averages import Net
 from helpers.states import assert_equal
+from helpers.torch_versions import require_testbed
 
 NAMES = [
     "SWAD",
@@ -20,8 +21,10 @@ NAMES = [
     "SMA",
     "EMA",
     "LAWA",
+    "WSM",
     "LossValley",
     "AverageGroup",
+    "merge",
     "update_bn",
     "testbed.SegmentLog",
     "testbed.fit_on_val",
@@ -50,6 +53,8 @@ def resolve(name):
     module, _, attribute = name.rpartition(".")
     if not module:
         return getattr(swad, attribute)
+    if module == "testbed":
+        require_testbed()
     packages = {"integrations.lightning": "lightning.pytorch", "integrations.transformers": "transformers.trainer"}
     if module in packages:
         pytest.importorskip(packages[module])

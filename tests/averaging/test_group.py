@@ -10,11 +10,20 @@ import torch
 from torch import nn
 
 from helpers import HELPERS
-from helpers.averages import Net, OneHot, reload, run_scenario, scaled_steps, small_conv, train, train_captured
+from helpers.averages import (
+    Net,
+    OneHot,
+    reload,
+    run_scenario,
+    scaled_steps,
+    segment_log,
+    small_conv,
+    train,
+    train_captured,
+)
 from helpers.forked import run
 from helpers.valleys import losses_of, settings_of
 from swad import EMA, SMA, SWA, SWAD, AverageGroup
-from swad.testbed import SegmentLog
 
 pytestmark = pytest.mark.filterwarnings("ignore::swad.averaging.swad.NeverConvergedWarning")
 
@@ -257,7 +266,7 @@ def test_a_replaced_module_is_refused():
 
 def test_a_log_that_cannot_write_changes_no_average(tmp_path, monkeypatch):
     model = OneHot()
-    log = SegmentLog(model, tmp_path)
+    log = segment_log(model, tmp_path)
     group = AverageGroup(model, {"sma": SMA(model, start=0)}, {"log": log})
     for step in (1, 2):
         model.go_to(step)
@@ -350,7 +359,7 @@ def test_segment_log_keeps_sums_that_add_up(tmp_path):
     model = Net()
 
     def build():
-        log = SegmentLog(model, tmp_path)
+        log = segment_log(model, tmp_path)
         return log, AverageGroup(model, {"sma": SMA(model, start=0), "late": SMA(model, 13)}, {"log": log})
 
     log, group = build()

@@ -11,6 +11,7 @@ from torch import nn
 
 from helpers import HELPERS
 from helpers.forked import run_ranks
+from helpers.torch_versions import require_testbed
 
 
 class OneHot(nn.Module):
@@ -94,6 +95,14 @@ def drive(average, losses, per_segment=10):
         average.update_parameters(model)
         if step % per_segment == 0:
             average.observe(losses[step // per_segment - 1])
+
+
+def segment_log(*args):
+    """Build a log of segments, or skip the test where torch is too old for the testbed."""
+    require_testbed()
+    from swad.testbed import SegmentLog
+
+    return SegmentLog(*args)
 
 
 def reload(average, fresh):

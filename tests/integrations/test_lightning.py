@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader
 from helpers import HELPERS
 from helpers.forked import run_ranks
 from helpers.states import assert_close, assert_equal
+from helpers.torch_versions import NEEDS_FSDP2_ON_CPUS
 
 pl = pytest.importorskip("lightning.pytorch")
 
@@ -582,6 +583,19 @@ def test_what_cannot_be_evaluated_is_refused_in_words(tmp_path):
         AverageCallback(swad.EMA, evaluate="average", update_bn=True)
     with pytest.raises(ValueError, match="evaluate must be one of live, average, got 'averag'"):
         AverageCallback(swad.EMA, evaluate="averag")
+    of_average = {"average": swad.EMA, "evaluate": "average"}
+    others = [
+        lambda: SWADCallback(),
+        lambda: AverageCallback(swad.LAWA),
+        lambda: AverageCallback(**of_average, name="swad"),
+    ]
+    for order in (1, -1):
+        for other in others:
+            with pytest.raises(
+                ValueError, match=r"'(ema|swad)' has, but '(ema|swad|lawa)' needs its own, or the live model"
+            ):
+                fit([AverageCallback(**of_average), other()][::order], Curved(), max_epochs=1)
+    fit([AverageCallback(**of_average), AverageCallback(swad.EMA, name="other")], Curved(), max_epochs=1)
     with pytest.raises(ValueError, match="leave save_weights_only out"):
         saver = best_and_all(tmp_path, save_weights_only=True)
         fit([AverageCallback(swad.EMA, evaluate="average"), saver], Curved(), max_epochs=1)
@@ -650,6 +664,7 @@ def test_a_false_start_is_warned_of_once_with_what_to_pass():
 
 @pytest.mark.slow
 @pytest.mark.distributed
+@NEEDS_FSDP2_ON_CPUS
 def test_two_processes(tmp_path):
     """DDP and FSDP2 average alike on both ranks and resume exactly, also if the average is what FSDP2 validates and
     saves, and a loss that is not synced is refused."""

@@ -275,6 +275,15 @@ def test_an_average_that_timm_cannot_restore_is_warned_of(tmp_path, wrong):
         assert_equal(swad.averaged_weights(path), content["state_dict_ema"])
 
 
+def test_weights_loaded_into_the_module_do_not_replace_an_average():
+    loop = Loop().run()
+    want = {k: v.clone() for k, v in loop.swad.module.state_dict().items()}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        loop.swad.module.load_state_dict(loop.model.state_dict())
+    assert_equal(loop.swad.module.state_dict(), want)
+
+
 def test_an_average_that_has_not_converged_is_warned_of_once(tmp_path):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

@@ -12,6 +12,6 @@ What moves tensors:
     tracked, sums, span_sums         the model's tensors, sums of them, and the sums that one rule still needs
     trajectory, state                follows model and optimizer, closes sums at evaluations, saves and resumes
     averager, average, group         what users call: during training, to read the average, for several at once
-    swad, swa, ema, lawa             an average with one of the rules above
+    swad, swa, ema, lawa, wsm        an average with one of the rules above
     batchnorm, distributed_checkpoint, mean_of_state
 """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import nn
 
@@ -27,7 +27,8 @@ class Latest(Rule):
         k: How many.
     """
 
-    dense, settings = False, ("k",)
+    dense = False
+    settings: ClassVar[tuple[str, ...]] = ("k",)
 
     def __init__(self, k: int = 5) -> None:
         if not is_whole(k, 1):

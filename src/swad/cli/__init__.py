@@ -24,6 +24,7 @@ from swad.cli import (
     demo,
     doctor,
     flatness,
+    merge,
     report,
     reproduce,
     robustness,
@@ -54,6 +55,7 @@ add_command(app, surface.surface, surface.EXAMPLES)
 add_command(app, robustness.robustness, robustness.EXAMPLES)
 add_command(app, tune.tune, tune.EXAMPLES)
 add_command(app, windows.windows, windows.EXAMPLES)
+add_command(app, merge.merge, merge.EXAMPLES)
 add_command(app, reproduce.reproduce, reproduce.EXAMPLES)
 add_command(app, doctor.doctor, doctor.EXAMPLES)
 app.add_typer(sweep.app, name="sweep")

@@ -13,8 +13,20 @@ from swad.util.names import counted
 EXAMPLES = "swad doctor"
 
 EXTRAS = {
-    "vision": ("torchvision", "timm", "safetensors", "scikit-learn", "rich", "typer", "pillow", "numpy", "gdown"),
-    "report": ("matplotlib", "jinja2", "scipy", "statsmodels", "scikit-posthocs"),
+    "vision": (
+        "torchvision",
+        "timm",
+        "huggingface-hub",
+        "safetensors",
+        "scikit-learn",
+        "rich",
+        "typer",
+        "pillow",
+        "numpy",
+        "gdown",
+        "requests",
+    ),
+    "report": ("matplotlib", "jinja2", "scipy", "statsmodels", "scikit-posthocs", "pandas"),
     "flatness": ("curvlinops-for-pytorch",),
     "sweep": ("ray", "submitit"),
     "log": ("wandb", "mlflow-skinny", "tensorboard"),

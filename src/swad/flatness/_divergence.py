@@ -54,16 +54,15 @@ def divergence(
         level: Coverage of the interval.
         seed: Seed of the folds and of the draws.
     """
-    import numpy as np
-
     try:
+        import numpy as np
         from sklearn.exceptions import ConvergenceWarning
         from sklearn.linear_model import LogisticRegression
         from sklearn.model_selection import StratifiedKFold, cross_val_predict
         from sklearn.pipeline import make_pipeline
         from sklearn.preprocessing import StandardScaler
     except ImportError:
-        raise ImportError("divergence needs scikit-learn: pip install 'swad[vision]'") from None
+        raise ImportError("divergence needs scikit-learn: pip install 'swad[flatness]'") from None
 
     sides = [np.asarray(side, dtype=float) for side in (source, target)]
     if any(side.ndim != 2 for side in sides) or sides[0].shape[1:] != sides[1].shape[1:]:

@@ -6,8 +6,9 @@ import inspect
 import math
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Literal, get_args
+from weakref import WeakKeyDictionary, WeakSet
 
 import torch
 import torch.distributed as dist
@@ -28,6 +29,8 @@ Evaluate = Literal["live", "average"]
 
 LIVE = "live"
 """The key of the live weights in the state of an average, where a checkpoint has the average in their place."""
+
+_followers: WeakKeyDictionary[nn.Module, WeakSet[FollowedTraining]] = WeakKeyDictionary()
 
 
 class FollowedTraining:
@@ -55,7 +58,7 @@ class FollowedTraining:
         self._hook: RemovableHandle | None = None
         self._norm_batches = 0  # how many batches the batch norms had seen when training started
         self._shown: set[type[Warning]] = set()  # what was warned of in this training
-        self._swap = ExitStack()  # not empty while the model holds the average for an evaluation or a checkpoint
+        self._swap: AbstractContextManager[nn.Module] | None = None  # while the model holds the evaluated average
 
     def _check_options(self) -> None:
         """Raise for a misspelled option or value now, and not when training starts."""
@@ -121,9 +124,28 @@ class FollowedTraining:
             self._averager.load_state_dict(state)
             if LIVE in state:  # the checkpoint has the average in place of the weights to continue from
                 self._averager.tracked.load_live_state(state[LIVE])
+        self._require_alone()
         self._hook = self._averager.attach(optimizer)
         self._norm_batches = _norm_batches(model)
         self._shown = set()
+
+    def _require_alone(self) -> None:
+        """Raise if another callback needs the live model at the evaluations that this one has of its average."""
+        model = self.averager.tracked.model
+        following = _followers.setdefault(model, WeakSet())
+        pairs = [pair for each in following if each._hook for pair in ((self, each), (each, self))]
+        following.add(self)
+        for one, other in pairs:
+            if one.evaluate == "average" and (other.evaluate == "average" or other.monitor or other._takes_weights):
+                raise ValueError(
+                    f"evaluations are of one average with evaluate='average', as {one.name!r} has, but {other.name!r} "
+                    f"needs its own, or the live model: use one of them, or evaluate='live'"
+                )
+
+    @property
+    def _takes_weights(self) -> bool:
+        """Whether the average is of the weights at evaluations, whatever the loss."""
+        return self.monitor is None and type(self.averager.rule).observe is not Rule.observe
 
     def _state(self, keep: bool, with_live: bool) -> dict[str, Any]:
         """Return the state for a checkpoint, gathered. Every rank must call it.
@@ -161,24 +183,22 @@ class FollowedTraining:
 
     def _before_evaluation(self) -> None:
         """Take the weights, for an average of those at evaluations, and swap the average in if it is evaluated."""
-        takes_weights = self.monitor is None and type(self.averager.rule).observe is not Rule.observe
-        if takes_weights and self.averager.step > self.averager.trajectory.observed_step:
+        if self._takes_weights and self.averager.step > self.averager.trajectory.observed_step:
             self.averager.observe(math.nan)  # such a rule looks at no loss
         self._show_average()
 
     def _show_average(self) -> None:
         """Let the model hold the average until `_show_live`, if evaluations and checkpoints are of the average."""
-        model = self.averager.tracked.model
-        if self.evaluate == "average" and self.status.n_averaged and not is_swapped(model):
-            self._warn_of_stale_norms(model)
-            self._swap.enter_context(self.averager.average_parameters())
+        if self.evaluate == "live" or self._swap is not None or not self.status.n_averaged:
+            return
+        self._warn_of_stale_norms(self.averager.tracked.model)
+        self._swap = self.averager.average_parameters()
+        self._swap.__enter__()
 
     def _show_live(self) -> None:
-        self._swap.close()
-
-    @property
-    def _shows_average(self) -> bool:
-        return self.evaluate == "average" and self._averager is not None and is_swapped(self._averager.tracked.model)
+        swap, self._swap = self._swap, None
+        if swap is not None:
+            swap.__exit__(None, None, None)
 
     def _detach(self) -> None:
         self._show_live()
@@ -201,20 +221,17 @@ class FollowedTraining:
             loader: The training data.
             forward_fn: Calls the model with a batch; by default as `swad.update_bn` does.
         """
+        trained_norms = _norm_batches(model) != self._norm_batches
         if not self.update_bn:
             self._warn_of_stale_norms(model)
-        trained_norms = self._has_trained_norms(model)
         self._copy()
         if self.update_bn and trained_norms:
             update_bn(loader, model, forward_fn=forward_fn)
             _average_over_ranks(model)
 
-    def _has_trained_norms(self, model: nn.Module) -> bool:
-        return _norm_batches(model) != self._norm_batches  # frozen statistics are never stale
-
     def _warn_of_stale_norms(self, model: nn.Module) -> None:
-        fresh = self.averager.tracked.buffer_mode == "average" or not self._has_trained_norms(model)
-        if fresh or UserWarning in self._shown:
+        frozen = _norm_batches(model) == self._norm_batches  # then the statistics are those of all weights
+        if frozen or self.averager.tracked.buffer_mode == "average" or UserWarning in self._shown:
             return
         self._shown.add(UserWarning)
         advice = "update_bn=True to recompute them from the training data, or call swad.update_bn"

@@ -125,7 +125,7 @@ class AverageCallback(FollowedTraining, Callback):  # type: ignore[misc]
             # Before training there is no average. Lightning leaves out an empty state, which would not be resumed.
             return dict(self._pending or {"average": None, "applied": False})
         # In a block of `average_parameters`, too, the checkpoint gets the average in place of the live weights.
-        held = is_swapped(self._averager.tracked.model) and not self._shows_average
+        held = is_swapped(self._averager.tracked.model) and self._swap is None
         applied = self._applied or held
         with_live = self.evaluate == "average" and not applied and self.status.n_averaged > 0
         return {"average": self._state(is_main_process(), with_live), "applied": applied}
@@ -134,7 +134,7 @@ class AverageCallback(FollowedTraining, Callback):  # type: ignore[misc]
         """Put the average in place of the live weights, which are in the state of this callback then."""
         if LIVE not in (checkpoint["callbacks"][self.state_key]["average"] or {}):
             return
-        with nullcontext() if self._shows_average else self.average_parameters():
+        with nullcontext() if self._swap else self.average_parameters():
             saved = trainer.strategy.lightning_module_state_dict()
             # Copies, because the module gets its live weights back before the file is written.
             checkpoint["state_dict"] = {

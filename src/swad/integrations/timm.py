@@ -73,7 +73,6 @@ class ModelSwad(nn.Module):
         self._second = (second.to(device),)  # in a tuple, or it would be a submodule and enter the state dict
         self._copied: Status | None = None  # the status whose average the second model has
         self._shown: set[type[Warning]] = set()
-        self._restored = False
         second.register_load_state_dict_post_hook(self._on_weights_loaded)  # type: ignore[no-untyped-call]
         if optimizer is not None:
             optimizer = getattr(optimizer, "_base_optimizer", optimizer)  # timm's Lookahead
@@ -129,7 +128,7 @@ class ModelSwad(nn.Module):
     def set_extra_state(self, state: dict[str, Any]) -> None:
         """Continue exactly where the state was taken."""
         self.averager.load_state_dict(state)
-        self._copied, self._restored = None, True
+        self._copied = None
 
     def _add_state(self, optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
         state[OPTIMIZER_KEY] = self.get_extra_state()
@@ -139,8 +138,8 @@ class ModelSwad(nn.Module):
             self.set_extra_state(state.pop(OPTIMIZER_KEY))
 
     def _on_weights_loaded(self, module: nn.Module, incompatible_keys: Any) -> None:
-        self._copied = None  # the weights come from the average again
-        if not self._restored:
+        self._copied = None  # once there is an average, its weights are shown again
+        if not self.averager.step:
             warnings.warn(
                 "weights were loaded into ModelSwad.module, but not the state of the average, which starts again: "
                 "build ModelSwad(model, optimizer=optimizer) before timm resumes the optimizer, and save with it",

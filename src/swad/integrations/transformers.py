@@ -95,7 +95,7 @@ class AverageCallback(FollowedTraining, TrainerCallback):  # type: ignore[misc]
         """Build the average on the prepared model, restore its state when resuming, and follow the optimizer."""
         if not state.global_step and self.name in state.stateful_callbacks:
             raise ValueError(f"the files of two callbacks need different names, got {self.name!r} twice: set name")
-        if state.global_step and self._shows_average:
+        if state.global_step and self._swap is not None:
             raise RuntimeError("the last training failed while the model had the average: resume with a new Trainer")
         resumed = self._resumed(args, state) if state.global_step else None
         self._start(trainer["model"], trainer["optimizer"], resumed)
@@ -191,7 +191,7 @@ class AverageCallback(FollowedTraining, TrainerCallback):  # type: ignore[misc]
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **trainer: Any) -> None:
         """Write the average next to the checkpoint that was just saved."""
         if not state.is_hyper_param_search:  # callbacks do not know the folders of trials, and trials are not resumed
-            saved = self._state(keep=args.should_save, with_live=self._shows_average)
+            saved = self._state(keep=args.should_save, with_live=self._swap is not None)
             if args.should_save:
                 write_state(self._file(args.output_dir, state), saved, f"{self._identity}:{state.global_step}")
         self._show_live()

@@ -11,12 +11,15 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
+from swad.util.packages import require_extra
+
 __all__ = ["backgrounds", "corruptions", "imagenet_c", "imagenet_r"]
 
 
 def __getattr__(name: str) -> Any:
     if name in __all__:
-        return importlib.import_module(f"swad.robustness.{name}")
+        with require_extra(f"swad.robustness.{name}", "vision"):
+            return importlib.import_module(f"swad.robustness.{name}")
     raise AttributeError(f"module 'swad.robustness' has no attribute {name!r}")
 
 

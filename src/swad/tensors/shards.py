@@ -1,4 +1,7 @@
-"""This rank's values of a tensor, which under FSDP2 are a shard, and the dtype to sum them in."""
+"""This rank's values of a tensor, which under FSDP2 are a shard, and the dtype to sum them in.
+
+FSDP2 is tested with torch 2.7 and newer, because torch 2.6 has it on GPUs alone.
+"""
 
 from __future__ import annotations
 

@@ -6,12 +6,16 @@
 
 It uses the library (`swad.averaging`, `swad.tensors`) and the lab (`swad.flatness`, `swad.robustness`, `swad.gpu`);
 neither knows of it. Names are loaded on first use; `train` is a name of `swad` too.
+
+The testbed is provisional: its names, options and files may change with any release.
 """
 
 from __future__ import annotations
 
 import importlib
 from typing import TYPE_CHECKING, Any
+
+from swad.util.packages import require_extra
 
 if TYPE_CHECKING:
     from swad.testbed.averages.segment_log import SegmentLog
@@ -35,7 +39,8 @@ __all__ = ["RunConfig", "SegmentLog", "cyclic_lr", "fit_on_val", "load_predictor
 
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
-        return getattr(importlib.import_module(f"swad.testbed.{_HOMES[name]}"), name)
+        with require_extra(f"swad.testbed.{name}", "vision"):
+            return getattr(importlib.import_module(f"swad.testbed.{_HOMES[name]}"), name)
     if name == "results":
         return importlib.import_module("swad.testbed.results")
     raise AttributeError(f"module 'swad.testbed' has no attribute {name!r}")

@@ -108,6 +108,12 @@ def test_a_failing_score_leaves_the_model_as_it_was(trajectory):
     assert all(torch.equal(value, live[name]) for name, value in model.state_dict().items())
 
 
+def test_a_repr_says_how_many_segments_there_are(trajectory):
+    _, log, *_ = trajectory
+    assert repr(SegmentLog(Net())) == "SegmentLog(0 segments)"
+    assert repr(log) == "SegmentLog(5 segments)"
+
+
 def test_errors_say_what_to_do(trajectory):
     model, log, _, _, _ = trajectory
     with pytest.raises(ValueError, match="keep them with a SegmentLog"):

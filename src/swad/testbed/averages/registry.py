@@ -118,8 +118,9 @@ COMMON: dict[str, type] = {"buffers": str, "offload": bool}
 
 
 class _Entry(NamedTuple):
-    """An average by name: its rule, defaults that depend on the training, and settings that make it what it is."""
+    """An average by name: what is averaged, its rule, defaults that depend on the training, and settings that stay."""
 
+    summary: str
     rule: Callable[..., Rule]
     defaults: Callable[[Plan], Options] = lambda plan: {}
     fixed: Options = {}  # noqa: RUF012 - never changed
@@ -151,24 +152,26 @@ def _late(interval: Callable[[Plan], int]) -> Callable[[Plan], Options]:
 _LOSSES: Options = {"mode": "min"}  # what a training of the testbed observes
 
 _ENTRIES = {
-    # from the lowest validation loss to the start of overfitting
-    "swad": _Entry(LossValley, _valley, _LOSSES),
-    # SWAD by the text of the paper's section 3.2
-    "swad_text": _Entry(LossValley, _valley, {**_LOSSES, "semantics": "text"}),
-    # SWAD as the published code computes it
-    "swad_reference": _Entry(LossValley, _valley, {**_LOSSES, "semantics": "reference"}),
-    # the weights at the evaluations of the last 20 %
-    "swa": _Entry(Window, _late(lambda plan: plan.interval)),
-    # every update after the first 100
-    "sma": _Entry(Window, lambda plan: {"start": 100}, {"end": None, "interval": 1}),
-    # exponential moving average, decay 0.99
-    "ema": _Entry(Decay),
-    # SWAD on the weights at evaluations only
-    "without_dense": _Entry(LossValley, lambda plan: {**_valley(plan), "interval": plan.evaluate_every}, _LOSSES),
-    # SWAD to the end of training
-    "without_overfit": _Entry(LossValley, _valley, {**_LOSSES, "n_tolerance": math.inf}),
-    # every update of the last 20 %
-    "without_opt_overfit": _Entry(Window, _late(lambda plan: 1)),
+    "swad": _Entry("from the lowest validation loss to the start of overfitting", LossValley, _valley, _LOSSES),
+    "swad_text": _Entry(
+        "SWAD by the text of the paper's section 3.2", LossValley, _valley, {**_LOSSES, "semantics": "text"}
+    ),
+    "swad_reference": _Entry(
+        "SWAD as the published code computes it", LossValley, _valley, {**_LOSSES, "semantics": "reference"}
+    ),
+    "swa": _Entry("the weights at the evaluations of the last 20 %", Window, _late(lambda plan: plan.interval)),
+    "sma": _Entry(
+        "every update after the first 100", Window, lambda plan: {"start": 100}, {"end": None, "interval": 1}
+    ),
+    "ema": _Entry("exponential moving average, decay 0.99", Decay),
+    "without_dense": _Entry(
+        "SWAD on the weights at evaluations only",
+        LossValley,
+        lambda plan: {**_valley(plan), "interval": plan.evaluate_every},
+        _LOSSES,
+    ),
+    "without_overfit": _Entry("SWAD to the end of training", LossValley, _valley, {**_LOSSES, "n_tolerance": math.inf}),
+    "without_opt_overfit": _Entry("every update of the last 20 %", Window, _late(lambda plan: 1)),
 }
 
 
@@ -210,7 +213,26 @@ def _own_entry(name: str, cls: type[Rule]) -> _Entry:
             raise ValueError(f"{cls.__name__} of {name}.py raises {type(error).__name__}: {error}") from error
 
     gets_plan = "plan" in inspect.signature(cls).parameters
-    return _Entry(rule, lambda plan: {"plan": plan} if gets_plan else {})
+    summary = " ".join((inspect.getdoc(cls) or "").partition("\n\n")[0].split())
+    return _Entry(summary, rule, lambda plan: {"plan": plan} if gets_plan else {})
+
+
+def summary(name: str) -> str:
+    """Return in one line what an average averages.
+
+    >>> summary("swa")
+    'the weights at the evaluations of the last 20 %'
+    """
+    return _entry(name).summary
+
+
+def options(name: str) -> tuple[str, ...]:
+    """Return the options of an average besides those that every average has.
+
+    >>> options("ema")
+    ('decay', 'warmup')
+    """
+    return tuple(option for option in _entry(name).options if option not in COMMON)
 
 
 def split(text: str) -> tuple[str, ...]:

@@ -36,6 +36,28 @@ def test_a_sweep_file_that_cannot_be_read_to_its_end_is_one_problem(tmp_path, ki
     assert "\n" not in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"options": {"output": "x"}},
+        {"options": {"foo": 1}},
+        {"options": {"dataset": "PACS"}},
+        {"selected": {"digits/erm/paper/0": 5}},
+        5,
+        [],
+    ],
+)
+def test_an_edited_sweep_file_is_one_problem(tmp_path, change):
+    sweep = SweepDir(tmp_path)
+    sweep.add(SPEC)
+    content = json.loads((tmp_path / "sweep.json").read_text())
+    content["specs"] = [content["specs"][0] | change if isinstance(change, dict) else change]
+    (tmp_path / "sweep.json").write_text(json.dumps(content))
+    with pytest.raises(ConfigError, match=r"sweep.json.*: ") as refused:
+        sweep.plan()
+    assert "\n" not in str(refused.value)
+
+
 @pytest.mark.parametrize("name", ["../../x", "/tmp/x", "a/../../../x", "..", "a\nb", "\x1b[2J", 5])
 @pytest.mark.parametrize("key", ["targets", "domains"])
 def test_a_target_that_leads_outside_of_the_sweep_is_refused_before_a_folder_is_made(tmp_path, key, name):

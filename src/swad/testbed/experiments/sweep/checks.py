@@ -22,25 +22,18 @@ from swad.testbed.averages import registry as averages
 from swad.testbed.data import benchmarks, image_folder, mnist
 from swad.testbed.experiments.sweep import search
 from swad.testbed.experiments.sweep.plan import run_options, single_targets, target_sets
-from swad.testbed.experiments.sweep.spec import OWN_OPTIONS, PROTOCOLS, SweepSpec
+from swad.testbed.experiments.sweep.spec import PROTOCOLS, SweepSpec, setting_problems
 from swad.testbed.models.catalog import SMALL, input_config
 from swad.testbed.models.weight_files import NetworkError
 from swad.testbed.results.selectors import SELECTORS
 from swad.testbed.training import checks
-from swad.testbed.training.config import SETTINGS, ConfigError, RunConfig
+from swad.testbed.training.config import ConfigError, RunConfig
 from swad.testbed.training.defaults import default_hyperparameters
 from swad.util.images import DataError
 from swad.util.names import NO_TARGET, choice_problem, did_you_mean
 
 MOST_RUNS = 1_000_000
 """Runs of a sweep for each target. More are a misprint: counting them alone would take all memory."""
-
-INSTEAD = {
-    "set": "write hyperparameters = { lr = 3e-5 }",
-    "allow_count_mismatch": "write check_counts = false",
-    "no_report_live": "write report_live = false",
-}
-"""What a plan file says for the options of `swad train` that are not named after their setting."""
 
 
 def require_valid(spec: SweepSpec) -> None:
@@ -175,15 +168,7 @@ def _choice_problems(spec: SweepSpec) -> list[str]:
 
 
 def _option_problems(spec: SweepSpec) -> list[str]:
-    problems = []
-    for name in spec.options:
-        if name in OWN_OPTIONS or name == "output":
-            instead = OWN_OPTIONS.get(name, "directory")
-            problems.append(f"{name} cannot be an option of all runs: state the {instead} of the sweep")
-        elif name not in SETTINGS:
-            names = [setting for setting in SETTINGS if setting not in OWN_OPTIONS]
-            hint = INSTEAD.get(name) or did_you_mean(name, names) or f"the settings are {', '.join(names)}"
-            problems.append(f"there is no setting {name!r}: {hint}")
+    problems = setting_problems(spec.options)
     fixed = spec.options.get("hyperparameters", {})
     if not isinstance(fixed, Mapping):
         return [*problems, f"hyperparameters must be a table of values by name, got {fixed!r}"]

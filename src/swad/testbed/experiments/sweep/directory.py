@@ -81,9 +81,10 @@ class SweepDir:
             ) from None
         except ValueError as error:
             raise ConfigError([f"cannot read {file} ({error}): restore it, or choose another directory"]) from None
-        if not isinstance(content, dict) or content.get("format") != FORMAT or "specs" not in content:
+        specs = content.get("specs") if isinstance(content, dict) and content.get("format") == FORMAT else None
+        if not isinstance(specs, list) or not all(isinstance(spec, dict) for spec in specs):
             raise ConfigError([f"{file} was not written by this version of swad: choose another directory"])
-        return tuple(SweepSpec.from_json(spec, file) for spec in content["specs"])
+        return tuple(SweepSpec.from_json(spec, file) for spec in specs)
 
     def add(self, spec: SweepSpec) -> None:
         """Add a valid request; one that differs only in settings of the machine replaces the earlier one."""

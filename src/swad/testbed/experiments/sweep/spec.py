@@ -41,6 +41,13 @@ OWN_OPTIONS = {
 }
 """Settings of a run that a sweep varies or sets by another name."""
 
+INSTEAD = {
+    "set": "write hyperparameters = { lr = 3e-5 }",
+    "allow_count_mismatch": "write check_counts = false",
+    "no_report_live": "write report_live = false",
+}
+"""What a plan file says for the options of `swad train` that are not named after their setting."""
+
 
 @dataclass(frozen=True)
 class SweepSpec:
@@ -136,7 +143,7 @@ class SweepSpec:
     @classmethod
     def from_json(cls, content: Mapping[str, Any], source: Path | str) -> SweepSpec:
         """Read a spec from plain values; `source` is named where they are invalid."""
-        problems = key_problems(content)
+        problems = key_problems(content) or setting_problems(content.get("options", {}))
         if not problems:
             return cls(**content)
         raise ConfigError([f"{source}: {problem}" for problem in problems])
@@ -166,6 +173,20 @@ def key_problems(content: Mapping[str, Any], fields: Mapping[str, str] | None = 
     return problems
 
 
+def setting_problems(options: Iterable[str]) -> list[str]:
+    """List the names that cannot be further settings of all runs, one sentence each."""
+    problems = []
+    for name in options:
+        if name in OWN_OPTIONS or name == "output":
+            instead = OWN_OPTIONS.get(name, "directory")
+            problems.append(f"{name} cannot be an option of all runs: state the {instead} of the sweep")
+        elif name not in SETTINGS:
+            names = [setting for setting in SETTINGS if setting not in OWN_OPTIONS]
+            hint = INSTEAD.get(name) or did_you_mean(name, names) or f"the settings are {', '.join(names)}"
+            problems.append(f"there is no setting {name!r}: {hint}")
+    return problems
+
+
 def _folder_problems(field: str, name: str, value: Any) -> list[str]:
     """Say which targets and domains cannot name the directories of their runs, which are made inside of the sweep."""
     held_out: Iterable[Any] = ()
@@ -187,6 +208,8 @@ def _type_problem(name: str, value: Any) -> str:
     if name in ("grid", "options", "domains", "selected"):
         if not isinstance(value, Mapping):
             return "a table of values by name"
+        if name == "selected" and not all(isinstance(item, Mapping) for item in value.values()):
+            return "tables of settings by name"
         if name in ("grid", "domains") and not all(_is_list(item) for item in value.values()):
             return "lists of values by name"
         nested = name == "grid" and any(isinstance(item, list | dict) for items in value.values() for item in items)

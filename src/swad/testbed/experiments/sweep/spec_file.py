@@ -14,6 +14,7 @@ network = "resnet18"
 
 from __future__ import annotations
 
+import re
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -22,18 +23,25 @@ from swad.testbed.experiments.sweep.appendix_b3 import NAME
 from swad.testbed.experiments.sweep.spec import KEYS, key_problems
 from swad.util.files import read_bytes
 
+MOST_DOTS = 1000
+"""Dots between two commas or signs of equality. The time to read a key a.b.c grows with their square."""
+
 
 def read_spec_file(path: Path) -> tuple[dict[str, Any], list[str]]:
     """Return the values of a plan file that a spec accepts, and the problems of the others with the file's name.
 
     Both are returned, so that the problems can be listed together with those of the command line.
     """
+    too_deep = f"{path} is nested too deeply: a plan holds lists of values, and tables of them"
     try:
-        content = tomllib.loads(read_bytes(path).decode())
+        text = read_bytes(path).decode()
+        if any(part.count(".") > MOST_DOTS for part in re.findall(r"[^,=\[\]{}\n]+", text)):
+            return {}, [too_deep]
+        content = tomllib.loads(text)
     except OSError as error:
         return {}, [f"cannot read the plan {path} ({error.strerror}): give a TOML file, or {NAME}"]
     except RecursionError:
-        return {}, [f"{path} is nested too deeply: a plan holds lists of values, and tables of them"]
+        return {}, [too_deep]
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         return {}, [f"{path} is not valid TOML ({' '.join(str(error).split())})"]
     problems, values = [], {}

@@ -133,7 +133,7 @@ async function showRun(run) {
   const dialog = document.getElementById("run");
   const range = runs.range[run];
   const loss = curvesOf(run, 0), accuracy = curvesOf(run, 1);
-  const legend = make("ul", { class: "legend", "aria-label": "Sources" }, 
+  const legend = make("ul", { class: "legend", "aria-label": "Sources" },
     ...(loss.length ? loss : accuracy).map((one) => make("li", {}, lineSample(one.color), one.name)));
   if (range && range[4] !== null) legend.append(make("li", {}, make("i", { class: "line dashed" }), "threshold"));
   if (range) legend.append(make("li", {}, make("i", { class: "swatch" }), "averaged"));

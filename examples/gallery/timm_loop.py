@@ -1,7 +1,11 @@
-"""SWAD in a timm training loop, where `ModelEmaV3` would be, on scikit-learn's handwritten digits.
+"""
+timm: SWAD in place of ModelEmaV3
+=================================
 
-Command: python examples/timm_loop.py        Cost: about 12 seconds on one CPU core, no download.
-Expect: on noisy scans, a domain unseen in training, the average several points more accurate than the last weights.
+`swad.integrations.timm.ModelSwad` has the interface of timm's ``ModelEmaV3``: build it from the model, call ``update``
+after every optimizer step, and evaluate it like a model. One line is new: it observes the validation loss.
+
+Run it with ``python examples/gallery/timm_loop.py``.
 """
 
 import timm
@@ -12,7 +16,7 @@ from torch.nn.functional import cross_entropy
 
 from swad.integrations.timm import ModelSwad
 
-torch.set_num_threads(1)  # the cost above is for one core
+torch.set_num_threads(1)
 torch.manual_seed(0)
 images, labels = (torch.as_tensor(array) for array in load_digits(return_X_y=True))
 images = torch.nn.functional.interpolate((images / 16).float().reshape(-1, 1, 8, 8), scale_factor=4)
@@ -33,6 +37,10 @@ def validate(net: torch.nn.Module, images: torch.Tensor, part: torch.Tensor) -> 
     return cross_entropy(logits, labels[part]).item(), (logits.argmax(1) == labels[part]).float().mean().item()
 
 
+# %%
+# The loop
+# --------
+
 num_updates = 0
 for epoch in range(32):
     model.train()
@@ -48,7 +56,11 @@ for epoch in range(32):
     if model_swad.observe(val_loss).should_stop:  # the one new line
         break
 
-# A network with batch norm would need swad.update_bn(train_loader, model_swad.module) here.
+# %%
+# Live and averaged weights
+# -------------------------
+# A network with batch norm would first need ``swad.update_bn(train_loader, model_swad.module)``.
+
 status = model_swad.status
 live, averaged = (validate(net, noisy, test)[1] for net in (model, model_swad))
 print(f"ended at step {num_updates}: {status.reason}")

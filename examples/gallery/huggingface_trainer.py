@@ -1,7 +1,11 @@
-"""SWAD as a callback of the Hugging Face Trainer: a tiny ViT on scikit-learn's handwritten digits.
+"""
+Hugging Face: SWAD as a callback of the Trainer
+===============================================
 
-Command: python examples/huggingface_trainer.py        Cost: about 12 seconds on one CPU core, no download.
-Expect: the average a point or two more accurate on the test set than the last weights.
+`swad.integrations.transformers.SWADCallback` follows the training and reads ``eval_loss``. Here a tiny ViT with random
+weights learns scikit-learn's handwritten digits. For fine-tuning put your pretrained model in its place.
+
+Run it with ``python examples/gallery/huggingface_trainer.py``.
 """
 
 import tempfile
@@ -12,7 +16,7 @@ from transformers import PrinterCallback, Trainer, TrainingArguments, ViTConfig,
 
 from swad.integrations.transformers import SWADCallback
 
-torch.set_num_threads(1)  # the cost above is for one core
+torch.set_num_threads(1)
 set_seed(0)
 images, labels = load_digits(return_X_y=True)
 images = torch.as_tensor(images / 16).float().reshape(-1, 1, 8, 8)
@@ -31,13 +35,20 @@ config = ViTConfig(
     num_labels=10,
 )
 model = ViTForImageClassification(config)
-callback = SWADCallback(apply_at_end=False)  # True, the default, leaves the average in the model
 
 
 def accuracy(prediction) -> dict[str, float]:
     return {"accuracy": float((prediction.predictions.argmax(1) == prediction.label_ids).mean())}
 
 
+# %%
+# The training
+# ------------
+# Two arguments matter: a constant learning rate, and an evaluation every ``eval_steps`` steps. When training ends, the
+# callback puts the average into the model. With ``apply_at_end=False`` the live weights stay, so that both can be
+# evaluated here.
+
+callback = SWADCallback(apply_at_end=False)
 with tempfile.TemporaryDirectory() as folder:
     args = TrainingArguments(
         folder,

@@ -1,0 +1,126 @@
+"""Weights of real runs merged, scored and written as the benchmark reads them."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+import torch
+
+from helpers.tiny_runs import tiny
+from swad.merging.merge import take_greedily
+from swad.merging.weighted_mean import weighted_mean
+from swad.testbed.data.benchmarks import digits
+from swad.testbed.experiments import merge_runs
+from swad.testbed.experiments.saved_run import open_run
+from swad.testbed.models.weight_files import NetworkError, read_safetensors
+from swad.testbed.training.export import load_predictor, read_card
+from swad.testbed.training.loop import train
+from swad.testbed.training.run_dir import RunError
+
+pytest.importorskip("sklearn")
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """Two runs of trial 0 with batch norms that learn, with snapshots, and one of another target."""
+    root = tmp_path_factory.mktemp("runs")
+    images = tuple(
+        dataclasses.replace(one, labels=one.labels[:150], images=one.images[:150]) for one in digits.render()
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(digits, "render", lambda: images)
+        for name, changes in {"a": {"seed": 0}, "b": {"seed": 1}, "other": {"target": "board"}}.items():
+            options = {"network": "test_resnet", "weights": "random", "freeze_bn": False, "averages": ("swa",)}
+            train(tiny(root / name, steps=20, snapshots=(10, 15), **options, **changes))
+        yield root
+
+
+def test_weights_of_runs_are_found_in_the_order_of_the_paths(runs, tmp_path):
+    found = merge_runs.find_checkpoints([runs / "b", runs / "a"], ["snapshots", "last"])
+    names = ("step-000010", "step-000015", "last")
+    assert found.files == [runs / run / "weights" / f"{name}.safetensors" for run in "ba" for name in names]
+    assert [run.path for run in found.runs] == [runs / "b", runs / "a"]
+    other = tmp_path / "other.pt"
+    mixed = merge_runs.find_checkpoints([other, runs / "a"], ["swa"])
+    assert mixed.files == [other, runs / "a" / "weights" / "swa.safetensors"]
+    with pytest.raises(RunError, match=r"--greedy needs runs, whose images it uses, got .*other\.pt"):
+        mixed.require_runs("--greedy")
+
+
+def test_the_score_is_the_runs_own_validation_accuracy(runs):
+    run = open_run(runs / "a")
+    score = merge_runs.RunScorer(run, CPU, workers=0)
+    values = [
+        record["value"]
+        for record in map(json.loads, (runs / "a" / "records.jsonl").read_text().splitlines())
+        if record.get("split") == "out" and record.get("metric") == "accuracy" and record.get("average") == "last"
+        and record.get("domain") != "paper"
+    ]  # fmt: skip
+    assert len(values) == 3
+    assert len(set(values)) > 1, "a mean of equal numbers would hide which one is taken"
+    assert score(run.state("last")) == pytest.approx(sum(values) / 3)
+
+
+def test_greedy_on_runs_takes_the_better_and_never_ends_below_it(runs):
+    files = merge_runs.find_checkpoints([runs / "a", runs / "b"], ["10", "last"]).files
+    score = merge_runs.RunScorer(open_run(runs / "a"), CPU, workers=0)
+    steps = []
+    chosen = take_greedily(files, score, steps.append)
+    merged = weighted_mean(chosen, [1.0] * len(chosen))
+    assert score(merged) == max(step.score for step in steps if step.taken)
+    assert score(merged) >= max(score(read_safetensors(file)) for file in files)
+
+
+def test_batch_norms_are_those_of_the_runs_training_images(runs):
+    run = open_run(runs / "a")
+    files = merge_runs.find_checkpoints([runs / "a", runs / "b"], ["last"]).files
+    merged = weighted_mean(files, [1, 1])
+    estimate = merge_runs.build_bn_estimate(run, CPU, 0)
+    updated = merge_runs.with_batch_norms(merged, run, CPU, estimate)
+    changed = {name for name in merged if not updated[name].equal(merged[name])}
+    assert {name.rpartition(".")[2] for name in changed} <= {"running_mean", "running_var", "num_batches_tracked"}
+    assert any(name.endswith("running_mean") for name in changed)
+    plain, with_estimate = (merge_runs.RunScorer(run, CPU, 0, each) for each in (None, estimate))
+    assert with_estimate(merged) == plain(updated)
+    # For the average of a run, the estimate is the one that the run itself made at its end.
+    again = merge_runs.with_batch_norms(run.state("swa"), run, CPU, estimate)
+    for name, tensor in run.state("swa").items():
+        torch.testing.assert_close(again[name], tensor, rtol=1e-4, atol=1e-5)
+
+
+def test_the_file_is_one_that_the_benchmark_loads(runs, tmp_path):
+    files = merge_runs.find_checkpoints([runs / "a", runs / "b"], ["last"]).files
+    merged = weighted_mean(files, [1, 3])
+    written = merge_runs.save_merged(tmp_path / "m.safetensors", merged, files, [1, 3])
+    assert written == [tmp_path / "m.safetensors", tmp_path / "m.md"]
+    model = load_predictor(written[0]).model
+    assert all(tensor.equal(merged[name]) for name, tensor in model.state_dict().items())
+    card = read_card(written[0])
+    assert [part["coefficient"] for part in card["merged"]] == [0.25, 0.75]
+    assert card["description"] == f"Merged from 25 % {files[0]}, 75 % {files[1]}"
+    assert card["scores"] is None
+    assert "Merged from 25 %" in written[1].read_text()
+
+
+def test_what_must_not_be_merged(runs, tmp_path):
+    with pytest.raises(RunError, match="must hold out the same target of the same dataset"):
+        merge_runs.find_checkpoints([runs / "a", runs / "other"], ["last"])
+    with pytest.raises(RunError, match="has no weights 'swad'; it has"):
+        merge_runs.find_checkpoints([runs / "a"], ["swad"])
+    with pytest.raises(RunError, match=r"segment-00000010.pt is a kept segment, a sum of weights: `swad windows`"):
+        merge_runs.find_checkpoints([runs / "a" / "segments" / "segment-00000010.pt"], ["last"])
+    bare = tmp_path / "bare"
+    train(tiny(bare, steps=10, snapshots=(), averages=()))
+    with pytest.raises(RunError, match="has no snapshots: train it with --snapshots"):
+        merge_runs.find_checkpoints([bare], ["snapshots"])
+    with pytest.raises(RunError, match="trained with frozen batch norms, which need no new statistics"):
+        merge_runs.build_bn_estimate(open_run(bare), CPU, 0)
+    file = bare / "weights" / "last.safetensors"
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(NetworkError, match="does not match its checksum, so it is damaged"):
+        merge_runs.find_checkpoints([bare], ["last"])
