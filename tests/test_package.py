@@ -10,6 +10,7 @@ import zipfile
 
 import pytest
 
+import swad
 from helpers import ROOT, SOURCE
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -60,6 +61,10 @@ def test_the_wheel_holds_the_package_and_the_source_distribution_what_tests_need
         copy = tmp_path / "copy" / path.relative_to(ROOT)
         copy.parent.mkdir(parents=True, exist_ok=True)
         copy.write_bytes(path.read_bytes())
+    project = tmp_path / "copy" / "pyproject.toml"  # with an address, as at a release
+    project.write_text(
+        project.read_text().replace("[project.urls]", '[project.urls]\nRepository = "https://example.org/swad"')
+    )
     code = "import sys; from setuptools import build_meta as b; print(b.build_wheel('..'), b.build_sdist('..'))"
     built = subprocess.run([sys.executable, "-c", code], cwd=tmp_path / "copy", capture_output=True, text=True)
     assert built.returncode == 0, built.stderr
@@ -67,6 +72,11 @@ def test_the_wheel_holds_the_package_and_the_source_distribution_what_tests_need
     with zipfile.ZipFile(tmp_path / wheel) as archive:
         assert archive.testzip() is None
         in_wheel = {name for name in archive.namelist() if ".dist-info/" not in name}
+        (metadata,) = (archive.read(name).decode() for name in archive.namelist() if name.endswith("/METADATA"))
+    links = re.findall(r"\]\(([^)]+)\)", metadata)
+    assert f"https://example.org/swad/raw/v{swad.__version__}/docs/swad.png" in links
+    assert f"https://example.org/swad/blob/v{swad.__version__}/docs/which-average.md" in links
+    assert all(link.startswith("https://") for link in links)
     assert in_wheel == {path.relative_to(SOURCE).as_posix() for path in tracked("src/swad")}
     with tarfile.open(tmp_path / sdist) as archive:
         in_sdist = {name.partition("/")[2] for name in archive.getnames()}
