@@ -55,6 +55,7 @@ floor: .venv-floor/ready
 
 # Build wheel and source distribution, and test the library of the wheel with the tests of the source distribution. Torch
 # and the tools of the tests come from .venv through a path file, so its own swad, which is this checkout, does not.
+PURELIB := -c "import sysconfig; print(sysconfig.get_path('purelib'))"
 package: setup
 	test -x .venv-package/bin/python || $(BIN)/python -m venv .venv-package
 	.venv-package/bin/python -m pip install --disable-pip-version-check -q -c constraints.txt build twine
@@ -62,8 +63,7 @@ package: setup
 	.venv-package/bin/python -m build
 	.venv-package/bin/python -m twine check --strict dist/*
 	.venv-package/bin/python -m pip install --disable-pip-version-check -q --no-deps --force-reinstall dist/*.whl
-	.venv-package/bin/python -c "import pathlib, sysconfig; print(sysconfig.get_path('purelib'))" > .venv-package/purelib
-	$(BIN)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))" > "$$(cat .venv-package/purelib)/shared.pth"
+	$(BIN)/python $(PURELIB) > "$$(.venv-package/bin/python $(PURELIB))/shared.pth"
 	mkdir .venv-package/source
 	tar -xzf dist/*.tar.gz --strip-components 1 -C .venv-package/source
 	rm -r .venv-package/source/src
