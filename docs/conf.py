@@ -22,10 +22,10 @@ author = "the authors of swad"
 version = release = __version__
 html_title = f"swad {version}"
 language = "en"
+smartquotes = False  # options begin with two hyphens
 
 extensions = [
     "sphinx.ext.autodoc",
-    "sphinx.ext.autosummary",
     "myst_parser",
     "sphinx_copybutton",
     "sphinx_design",
@@ -58,7 +58,6 @@ autodoc_preserve_defaults = True
 autodoc_typehints = "description"
 autodoc_typehints_description_target = "documented"
 autodoc_typehints_format = "short"
-autosummary_generate = False
 maximum_signature_line_length = 80
 python_use_unqualified_type_names = True
 toc_object_entries_show_parents = "hide"
@@ -80,6 +79,7 @@ sphinx_gallery_conf = {
     "reference_url": {"swad": None},
     "backreferences_dir": None,
     "capture_repr": (),
+    "default_thumb_file": str(DOCS / "gallery" / "valley.png"),
     "matplotlib_animations": False,
 }
 
@@ -88,8 +88,12 @@ sphinx_gallery_conf = {
 html_theme = "furo"
 html_static_path = ["_static"]
 html_css_files = ["swad.css"]
+html_theme_options = {
+    "light_css_variables": {"color-api-name": "var(--color-brand-content)", "color-api-pre-name": "#555"},
+    "dark_css_variables": {"color-api-name": "var(--color-brand-content)", "color-api-pre-name": "#aaa"},
+}
+html_show_copyright = False
 html_copy_source = False
 html_show_sourcelink = False
-pygments_style = "default"
 copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True

@@ -9,6 +9,8 @@ import pkgutil
 from collections.abc import Iterator
 from types import ModuleType
 
+from docstrings import rest
+
 ALSO = (
     "swad.averaging.distributed_checkpoint",
     # for authors of methods, datasets and averages
@@ -59,16 +61,27 @@ def api_pages() -> dict[str, str]:
 def _page(module: str, names: list[str], public: set[type]) -> str:
     lines = [module, "=" * len(module), "", f".. automodule:: {module}", "   :no-members:", ""]
     if names:
-        lines += [f".. currentmodule:: {module}", "", ".. autosummary::", "   :nosignatures:", ""]
-        lines += [*(f"   {name}" for name in names), ""]
+        lines += [f".. currentmodule:: {module}", "", ".. list-table::", "   :widths: auto", ""]
+    for name in names:
+        value = getattr(importlib.import_module(module), name)
+        lines += [f"   * - :py:obj:`{name}`", f"     - {rest(_summary(value))}"]
+    lines += [""]
     for name in names:
         value = getattr(importlib.import_module(module), name)
         kind = "class" if inspect.isclass(value) else "function" if inspect.isroutine(value) else "data"
         lines += [f".. auto{kind}:: {module}.{name}"]
         if kind == "class" and (listed := members(value, public)):
             lines += [f"   :members: {', '.join(listed)}"]
+        if kind == "class" and not public.isdisjoint(value.__mro__[1:]):  # the other members are there
+            lines += ["   :show-inheritance:"]
         lines += [""]
     return "\n".join(lines)
+
+
+def _summary(value: object) -> str:
+    """Return the first paragraph of a docstring as one line; "" for values, whose docstring is that of their type."""
+    documented = inspect.isclass(value) or inspect.isroutine(value)
+    return " ".join((inspect.getdoc(value) or "").partition("\n\n")[0].split()) if documented else ""
 
 
 def _walk(name: str) -> Iterator[ModuleType]:

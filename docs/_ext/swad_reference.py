@@ -6,6 +6,7 @@ Nothing that it writes is committed.
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ FOLDER = "reference/api"
 def setup(app: Sphinx) -> dict[str, Any]:
     """Connect the extension."""
     app.connect("config-inited", write_api_pages)
+    app.connect("config-inited", draw_thumbnail)
     app.connect("source-read", expand_parts)
     app.connect("env-get-outdated", changed_parts)
     app.connect("autodoc-process-docstring", to_rest)
@@ -48,6 +50,24 @@ def write_api_pages(app: Sphinx, config: Any) -> None:
         path = folder / name
         if not path.exists() or path.read_text(encoding="utf-8") != text:  # Sphinx reads changed files again
             path.write_text(text, encoding="utf-8")
+
+
+def draw_thumbnail(app: Sphinx, config: Any) -> None:
+    """Draw a loss valley, for the examples that print and draw nothing."""
+    from matplotlib.figure import Figure
+
+    path = Path(config.sphinx_gallery_conf["default_thumb_file"])
+    if path.exists():
+        return
+    steps = [step / 100 for step in range(101)]
+    losses = [0.9 * math.exp(-9 * x) + 0.1 + 0.5 * max(0, x - 0.55) ** 2 + 0.015 * math.sin(60 * x) for x in steps]
+    figure = Figure(figsize=(4, 2.8), layout="constrained")
+    axes = figure.subplots()
+    axes.plot(steps, losses, color="tab:blue", linewidth=3)
+    axes.axvspan(0.35, 0.75, color="tab:orange", alpha=0.25)
+    axes.set(xticks=[], yticks=[], ylim=(0, 0.6), xlabel="step", ylabel="validation loss")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path)
 
 
 # ------------------------------------------------------------ generated parts
