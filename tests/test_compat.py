@@ -249,11 +249,11 @@ def test_optimizers_are_never_copied():
             super().__init__()
             self.optimizer = torch.optim.Adam(self.parameters())
             self.schedulers = [torch.optim.lr_scheduler.StepLR(self.optimizer, 1)]
-            self.others = {"disc": torch.optim.SGD(self.network.parameters(), 0.1)}
+            self.network.optimizer = torch.optim.SGD(self.network.parameters(), 0.1)
 
     algorithm = Algorithm()
     copied = AveragedModel(algorithm).module
-    assert copied.optimizer is copied.others["disc"] is copied.schedulers[0].optimizer is None
+    assert copied.optimizer is copied.network.optimizer is copied.schedulers[0].optimizer is None
     assert isinstance(algorithm.optimizer, torch.optim.Adam)
     assert algorithm.schedulers[0].optimizer is algorithm.optimizer
 

@@ -47,7 +47,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler
 
 from swad.averaging import batchnorm, valley
 from swad.averaging.checks import as_number
@@ -90,7 +89,8 @@ class AveragedModel(nn.Module):
         if avg_fn is not None:
             raise ValueError("all updates of a segment have the same weight, got avg_fn: use e.g. swad.EMA instead")
         source = _forward_model(model)
-        self.module = copy.deepcopy(source, dict.fromkeys(map(id, _optimizers(source))))
+        attributes = [value for module in source.modules() for value in vars(module).values()]
+        self.module = copy.deepcopy(source, {id(value): None for value in attributes if isinstance(value, Optimizer)})
         self.module.to(device)
         self.register_buffer("n_averaged", torch.tensor(0, device=device))
         self.use_buffers = use_buffers
@@ -358,12 +358,3 @@ def _forward_model(model: nn.Module) -> nn.Module:
         if clear_features is not None:  # those of the last batch have a graph and cannot be copied
             clear_features()
     return forward_model
-
-
-def _optimizers(model: nn.Module) -> list[Optimizer]:
-    """Return the optimizers that a model holds, also in lists, dicts and schedulers."""
-    values = [value for module in model.modules() for value in vars(module).values()]
-    values += [item for value in values if isinstance(value, dict) for item in value.values()]
-    values += [item for value in values if isinstance(value, list | tuple) for item in value]
-    values += [value.optimizer for value in values if isinstance(value, LRScheduler)]
-    return [value for value in values if isinstance(value, Optimizer)]

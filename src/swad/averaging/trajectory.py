@@ -106,11 +106,6 @@ class Trajectory(Saved):
         """Weight-sized buffers allocated now."""
         return sum(member.n_buffers for member in self.members.values()) + bool(self.segment.values)
 
-    @property
-    def next_edge(self) -> int | None:
-        """The next update at which a fixed window begins or ends."""
-        return min((edge for edge in self._edges if edge > self._updates), default=None)
-
     # -- updates ------------------------------------------------------------------------------------------
 
     def attach(self, optimizer: torch.optim.Optimizer) -> RemovableHandle:
