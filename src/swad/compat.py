@@ -29,7 +29,7 @@ The weights are those of the published class up to rounding; `swad.averaging.pub
 - It keeps sums in host memory and one model: usually three sums once the valley has settled, up to max(N_s, N_e) + 2
   before. The published class keeps max(N_s, N_e) + 1 models, each with the optimizer's state.
 - Optimizers are never copied; a copy has None in their place.
-- The final model has the buffers of the last evaluation.
+- The final model has the buffers of the last evaluation: call `update_bn` if batch norms are trained.
 - Numbers that look like accuracies warn, and losses that are not finite raise.
 - It resumes (`state_dict`), and it can be pickled.
 
@@ -63,8 +63,7 @@ Device = torch.device | str | int | None
 class AveragedModel(nn.Module):
     """The mean of a model's weights over the updates of a segment, in a copy of the model without its optimizers.
 
-    Its buffers are those at the moment when it is built, as published: call `update_bn` on the final model if batch
-    norms are trained. Of a model with `get_forward_model()`, only that part is copied and averaged.
+    Of a model with `get_forward_model()`, only that part is copied and averaged.
 
     Args:
         model: The algorithm or network to copy.
@@ -338,10 +337,8 @@ def update_bn(
 
 def _images(batch: Any) -> Any:
     """Join the images of all domains."""
-    if isinstance(batch, Sequence) and batch and isinstance(batch[0], Mapping):
-        return torch.cat([domain["x"] for domain in batch])
-    if isinstance(batch, Sequence) and batch and isinstance(batch[0], Sequence):
-        return torch.cat([domain[0] for domain in batch])
+    if isinstance(batch, Sequence) and batch and isinstance(batch[0], Mapping | Sequence):
+        return torch.cat([domain["x" if isinstance(domain, Mapping) else 0] for domain in batch])
     return batch
 
 

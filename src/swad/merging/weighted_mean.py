@@ -123,18 +123,15 @@ def require_same_tensors(checkpoints: Sequence[Checkpoint]) -> dict[str, Tensor]
 
 def _same_in_all(name: str, checkpoints: Sequence[Checkpoint]) -> Tensor:
     """Return a tensor with infinite values that is the same in all checkpoints, such as a mask of attention."""
-    first, bad = None, ""
-    same = True
+    values = []
     for checkpoint in checkpoints:
         with opened(checkpoint) as tensors:
-            value = tensors[name].clone()
-        first = value if first is None else first
-        same = same and value.equal(first)  # nan equals nothing
-        if not bad and not value.isfinite().all():
-            bad = name_of(checkpoint)
-    if first is None or not same or first.isnan().any():
-        raise CheckpointError(f"merged weights must be finite, but {name} in {bad} is not: leave {bad} out")
-    return first
+            values.append(tensors[name].clone())
+    if all(value.equal(values[0]) for value in values):  # nan equals nothing
+        return values[0]
+    infinite = (each for each, value in zip(checkpoints, values, strict=True) if not value.isfinite().all())
+    bad = name_of(next(infinite, checkpoints[-1]))
+    raise CheckpointError(f"merged weights must be finite, but {name} in {bad} is not: leave {bad} out")
 
 
 def _tie(means: dict[str, Tensor], checkpoint: Checkpoint) -> None:
