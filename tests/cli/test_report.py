@@ -10,9 +10,10 @@ import pytest
 import synthetic_runs
 from helpers.commands import QUICK
 from helpers.run_tree import write_run
+from swad.cli import _console
 from swad.cli import report as report_command
 from swad.testbed.results.figures import training
-from swad.testbed.results.runs import find_runs, load_run
+from swad.testbed.results.runs import find_runs
 from swad.testbed.results.selection import select
 
 pytestmark = pytest.mark.slow  # needs the demo
@@ -161,48 +162,6 @@ def test_report_does_not_replace_a_pipe(here, incomplete, tmp_path):
     assert (tmp_path / "pipe").is_fifo()
 
 
-def test_a_selection_is_exported_and_trained_with(demo, here, tmp_path):
-    folder, _ = demo
-    file = tmp_path / "selection.json"
-    assert "with 20 selected weights" in here("report", folder, "--export-selection", file, "-o", tmp_path / "p").stderr
-    file.write_text(file.read_text().replace('"dropout": 0.0', '"dropout": 0.125'))
-    train = ("train", "digits", *QUICK, "--hyperparameters-from", file, "--set", "batch_size=4", "-o", tmp_path / "new")
-    here(*train, "-t", "paper")
-    trained = load_run(tmp_path / "new" / "digits" / "erm" / "paper-0").hyperparameters
-    assert (trained["dropout"], trained["batch_size"]) == (0.125, 4)
-    errors = here(*train, "--algorithm", "coral", code=1).stderr
-    assert errors.count("the selection has no run of coral on digits with target") == 4
-    assert not (tmp_path / "new" / "digits" / "coral").exists()
-
-
-def test_weights_of_other_runs_are_listed_then_removed(here, tmp_path):
-    for lr in (1e-5, 2e-5, 3e-5, 4e-5, 5e-5, 6e-5):
-        write_run(tmp_path / f"lr-{lr}", lr=lr)
-        (tmp_path / f"lr-{lr}" / "weights" / "swad.safetensors").touch()
-    before = set(tmp_path.rglob("*.safetensors"))
-    text = here("report", tmp_path, "--prune-weights").stderr
-    assert set(tmp_path.rglob("*.safetensors")) == before
-    listed = {tmp_path / line.split()[-1] for line in text.splitlines() if line.startswith("would remove")}
-    assert f"--prune-weights --yes removes {len(listed)} weights files" in text
-    here("report", tmp_path, "--prune-weights", "--yes")
-    assert before - set(tmp_path.rglob("*.safetensors")) == listed
-    assert listed
-    assert "give both, or neither" in here("report", tmp_path, "--yes", code=1).stderr
-
-
-def test_records_are_sent_to_a_tracker_later(here, tmp_path):
-    write_run(tmp_path / "runs" / "one")
-    result = here("report", tmp_path / "runs", "--log", "tensorboard")
-    assert "sent the records of 1 run to tensorboard" in result.stderr
-    assert "Averaged range" in result.stdout
-    assert list((tmp_path / "runs" / "one" / "tensorboard").iterdir())
-    errors = here("report", tmp_path / "runs", "--log", "tensorbord,wandbb", code=1).stderr
-    assert errors.count("did you mean") == 2
-    write_run(tmp_path / "more" / "one")
-    here("report", tmp_path / "more", "--log", "tensorboard", "--format", "pdf", code=1)
-    assert not (tmp_path / "more" / "one" / "tensorboard").exists()  # every option is checked before anything is sent
-
-
 def test_report_of_a_search_without_a_page(here, tmp_path, monkeypatch):
     """Sixty runs: four targets, three trials, five draws. The ranges are those of selected runs."""
     synthetic_runs.write_runs(tmp_path, 60, datasets=["PACS"], algorithms=["erm"])
@@ -214,7 +173,7 @@ def test_report_of_a_search_without_a_page(here, tmp_path, monkeypatch):
     selected = {result.directory for average in ("best", "last", "ema", "swa", "swad")
                 for result in select(runs, average=average)}  # fmt: skip
     assert ranges.count(", trial ") == len(selected) < 48
-    monkeypatch.setattr(report_command, "MAX_ROWS", 5)
+    monkeypatch.setattr(_console, "MAX_ROWS", 5)
     assert "more rows; the page shows all runs" in here("report", tmp_path, "--no-page").stdout
     errors = here("report", tmp_path, "--no-page", "-o", tmp_path / "page.html", code=1).stderr
     assert "--no-page writes none" in errors

@@ -24,10 +24,13 @@ from swad.cli import (
     demo,
     doctor,
     flatness,
+    log,
     merge,
+    prune,
     report,
     reproduce,
     robustness,
+    select,
     surface,
     sweep,
     train,
@@ -50,6 +53,9 @@ app = typer.Typer(
 add_command(app, demo.demo, demo.EXAMPLES)
 add_command(app, train.train, train.EXAMPLES, suggest=train.suggest)
 add_command(app, report.report, report.EXAMPLES)
+add_command(app, select.select, select.EXAMPLES)
+add_command(app, prune.prune, prune.EXAMPLES)
+add_command(app, log.log, log.EXAMPLES)
 add_command(app, flatness.flatness, flatness.EXAMPLES)
 add_command(app, surface.surface, surface.EXAMPLES)
 add_command(app, robustness.robustness, robustness.EXAMPLES)

@@ -7,6 +7,7 @@ import sys
 import warnings
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
     from swad.testbed.experiments.report import Report
     from swad.testbed.results.tables import Table
     from swad.util.progress import Progress
+
+MAX_ROWS = 48
+"""Rows of a table with one for each run, and warnings, that are printed."""
 
 
 def make_console() -> Console:
@@ -43,6 +47,15 @@ def print_table(console: Console, table: Table) -> None:
     console.print(table.rich(console.width), crop=False)
     for note in table.notes:
         console.print(note, style="dim", highlight=False, markup=False)
+
+
+def print_first_rows(console: Console, table: Table) -> None:
+    """Print a table with a row for each run, if it has any; of a long one the first rows."""
+    if table.rows:
+        print_table(console, replace(table, rows=table.rows[:MAX_ROWS]))
+    if table.rows[MAX_ROWS:]:
+        left = len(table.rows) - MAX_ROWS
+        console.print(f"and {left:,} more rows; the page shows all runs\n", style="dim", highlight=False)
 
 
 def print_report(report: Report) -> None:

@@ -5,12 +5,16 @@ from __future__ import annotations
 import csv
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
 from swad.util.files import require_no_link
 from swad.util.names import require_choice
+
+if TYPE_CHECKING:
+    from swad.testbed.results.method_results import DatasetResults
+    from swad.testbed.results.runs import RunList
 
 LISTS = "Several values: separate them with commas (A,B), or repeat the option. Quotes keep a comma: '\"A,B\",C'."
 RANGES = " Numbers may be START:STOP:STEP, both ends included."
@@ -59,6 +63,12 @@ Stored = Annotated[
 ]
 Workers = Annotated[int | None, typer.Option(help="Number of processes that read images.", callback=_check_workers)]
 Select = Annotated[str, typer.Option("--select", help="Model selection: iid, last, oracle, oracle_best_step or lodo.")]
+TargetSplit = Annotated[
+    str,
+    typer.Option(
+        help="Split of the held-out domain that is reported: in (80 %), out (20 %), full (all of it) or test."
+    ),
+]
 
 _LAUNCHING: Any = {"rich_help_panel": "Where to train"}
 Launcher = Annotated[str, typer.Option(metavar="NAME", help="local, ray or slurm.", **_LAUNCHING)]
@@ -78,6 +88,26 @@ Jobs = Annotated[
     ),
 ]
 JobsPerGpu = Annotated[int, typer.Option(help="Runs that share a GPU (only the launcher local).", **_LAUNCHING)]
+
+
+def read_runs(folder: Path) -> RunList:
+    """Read all runs below a directory; tables name those that are skipped."""
+    from swad.testbed.results.runs import find_runs
+    from swad.util.progress import progress_bar
+
+    with progress_bar() as progress:
+        return find_runs(folder, warn=False, progress=progress)
+
+
+def selected_results(folder: Path, select: str, target_split: str = "in") -> tuple[RunList, list[DatasetResults]]:
+    """Read all runs below a directory, and select the results of every method."""
+    from swad.testbed.results.method_results import collect_results
+    from swad.testbed.results.selectors import SELECTORS
+
+    require_choice("--select", select, tuple(SELECTORS))
+    require_choice("--target-split", target_split, ("in", "out", "full", "test"))
+    runs = read_runs(folder)
+    return runs, collect_results(runs, select, target_split)
 
 
 def stored_runs(context: typer.Context, directories: list[Path], file: str, *options: str) -> list[Path]:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from swad.cli import _options as parse
-from swad.cli._options import FigureFormats, Select
+from swad.cli._options import FigureFormats, Select, TargetSplit
 from swad.util.names import counted, require_choice
 
 if TYPE_CHECKING:
@@ -23,9 +22,6 @@ if TYPE_CHECKING:
     from swad.testbed.results.run_data import RunData
     from swad.testbed.results.tables import Table
 
-MAX_ROWS = 48
-"""Rows of a table with one for each run, and warnings, that are printed."""
-
 FORMATS = ["svg,pdf"]
 
 EXAMPLES = """
@@ -33,7 +29,6 @@ swad report runs
 swad report runs --select lodo --format latex > table.tex
 swad report runs --figures figures --figure-formats pdf
 swad report runs --baseline "SWA" --comparisons comparisons.csv
-swad report runs --export-selection selection.json
 """
 
 
@@ -45,12 +40,7 @@ def report(
     no_page: Annotated[bool, typer.Option("--no-page", help="Print the tables and write no page.")] = False,
     select: Select = "iid",
     table_format: Annotated[str, typer.Option("--format", "-f", help="text, markdown, latex or csv.")] = "text",
-    target_split: Annotated[
-        str,
-        typer.Option(
-            help="Split of the held-out domain that is reported: in (80 %), out (20 %), full (all of it) or test."
-        ),
-    ] = "in",
+    target_split: TargetSplit = "in",
     figures: Annotated[
         Path | None,
         typer.Option(
@@ -79,27 +69,6 @@ def report(
     comparisons: Annotated[
         Path | None, typer.Option(help="Also write the comparisons to this CSV file, in full precision.")
     ] = None,
-    export_selection: Annotated[
-        Path | None,
-        typer.Option(
-            help="Also write the selected hyperparameters, steps and weights to this file (JSON), which "
-            "`swad train --hyperparameters-from` reads."
-        ),
-    ] = None,
-    log: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar=parse.NAMES,
-            help="Also send the records of all runs to wandb, mlflow or tensorboard; values sent before are skipped.",
-        ),
-    ] = None,
-    prune_weights: Annotated[
-        bool,
-        typer.Option(
-            "--prune-weights", help="List the weights files of finished runs that --select does not select; see --yes."
-        ),
-    ] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Remove the files that --prune-weights lists.")] = False,
 ) -> None:
     """Print the results of all runs in a directory next to the paper's, and write a page that works offline."""
     from swad.cli._console import make_console, short_warnings
@@ -109,28 +78,17 @@ def report(
     from swad.testbed.results.figures.style import save_figures
     from swad.testbed.results.figures.training import save_valley_figures
     from swad.testbed.results.method_ranks import RANKS_NEED, rank_results
-    from swad.testbed.results.method_results import collect_results
     from swad.testbed.results.page.build import write_page
-    from swad.testbed.results.run_tables import SELECTIONS, accuracy_table
-    from swad.testbed.results.runs import find_runs
-    from swad.util.progress import progress_bar
+    from swad.testbed.results.run_tables import accuracy_table
 
-    if yes and not prune_weights:
-        raise ValueError("--yes confirms --prune-weights: give both, or neither")
     if no_page and output is not None:
         raise ValueError("--output names the page, but --no-page writes none: give one of them")
     require_choice("--format", table_format, ("text", "markdown", "latex", "csv"))
-    require_choice("--target-split", target_split, ("in", "out", "full", "test"))
     require_choice("--paper", paper, ("few", "all", "none"))
-    require_choice("--select", select, tuple(SELECTIONS))
     formats = parse.figure_formats(figure_formats)
     require_choice("--compare-over", compare_over, UNIT_CHOICES)
-    trackers = _tracker_names(log)
-    with progress_bar() as progress:
-        runs = find_runs(folder, warn=False, progress=progress)  # the tables name the skipped runs
-    sent = _replay(runs, trackers) if trackers else True
     console = make_console()
-    by_dataset = collect_results(runs, select, target_split)
+    runs, by_dataset = parse.selected_results(folder, select, target_split)
     compared = _compare(by_dataset, baseline, compare_over, comparisons)
     tables = [accuracy_table(results, paper, allow_missing_targets) for results in by_dataset]  # type: ignore[arg-type]
     # One trial allows no test, which the notes of the accuracies say. --comparisons writes the CSV.
@@ -142,10 +100,6 @@ def report(
         print("--format csv prints accuracies alone; --comparisons FILE writes the comparisons", file=sys.stderr)
     if table_format == "text":
         _print_runs(console, runs, by_dataset)
-    if export_selection is not None:
-        _export_selection(by_dataset, folder, export_selection)
-    if prune_weights:
-        _prune_weights(by_dataset, folder, yes)
     written: list[str] = []
     try:
         with short_warnings():
@@ -176,8 +130,6 @@ def report(
     if written:
         # On one line whatever the width, so that the path can be copied; not into a table that is piped to a file.
         print(f"wrote {' and '.join(written)}", file=sys.stdout if table_format == "text" else sys.stderr, flush=True)
-    if not sent:
-        raise typer.Exit(1)
 
 
 def report_trained(folder: Path, page: Path | None = None, select: str = "iid") -> None:
@@ -226,6 +178,7 @@ def _print_runs(console: Console, runs: Sequence[RunData], by_dataset: Sequence[
     """Print which runs were selected, what they averaged, and what is wrong with them."""
     from rich.text import Text
 
+    from swad.cli._console import MAX_ROWS, print_first_rows
     from swad.testbed.results.diagnostics import find_problems
     from swad.testbed.results.run_tables import ranges_table, selected_runs_table
 
@@ -235,67 +188,9 @@ def _print_runs(console: Console, runs: Sequence[RunData], by_dataset: Sequence[
     tables.append(ranges_table(runs if len(runs) <= MAX_ROWS else [run for run in runs if id(run) in selected]))
     for table in tables:
         if table.rows:
-            _print_first_rows(console, table)
+            print_first_rows(console, table)
     problems = find_problems(runs)
     for problem in problems[:MAX_ROWS]:
         console.print(Text.assemble(("warning", "yellow"), f": {problem}"))
     if problems[MAX_ROWS:]:
         console.print(f"and {len(problems) - MAX_ROWS:,} more warnings, which the page lists")
-
-
-def _print_first_rows(console: Console, table: Table) -> None:
-    """Print a table with a row for each run; of a long one the first rows."""
-    from swad.cli._console import print_table
-
-    print_table(console, replace(table, rows=table.rows[:MAX_ROWS]))
-    if table.rows[MAX_ROWS:]:
-        left = len(table.rows) - MAX_ROWS
-        console.print(f"and {left:,} more rows; the page shows all runs\n", style="dim", highlight=False)
-
-
-def _export_selection(by_dataset: Sequence[DatasetResults], folder: Path, path: Path) -> None:
-    from swad.testbed.results.selection_file import make_selection, write_selection
-    from swad.util.progress import progress_bar
-
-    with progress_bar() as progress:
-        selection = make_selection(by_dataset, folder, progress=progress)
-    write_selection(path, selection)
-    print(f"wrote {path} with {len(selection.runs)} selected weights", file=sys.stderr, flush=True)
-
-
-def _prune_weights(by_dataset: Sequence[DatasetResults], folder: Path, remove: bool) -> None:
-    """List the weights of runs that were not selected, and remove them if the user confirms."""
-    from swad.testbed.results.unselected_weights import remove_weights, unselected_weights
-
-    files = unselected_weights(by_dataset)
-    size = sum(path.stat().st_size for path in files)
-    for path in files:
-        print(f"{'removing' if remove else 'would remove'} {path.relative_to(folder)}", file=sys.stderr)
-    if remove:
-        remove_weights(files)
-    state = "removed" if remove else "--prune-weights --yes removes"
-    print(f"{state} {len(files)} weights files of runs that were not selected, {size / 1e9:.3f} GB", file=sys.stderr)
-
-
-def _tracker_names(texts: Sequence[str] | None) -> list[str]:
-    """Return the trackers of --log, all of which are installed."""
-    from swad.testbed.results.trackers.base import name_problems
-
-    trackers = parse.words(texts)
-    if problems := name_problems(trackers):
-        raise ValueError("; ".join(problems))
-    return trackers
-
-
-def _replay(runs: Sequence[RunData], trackers: Sequence[str]) -> bool:
-    """Send the records of all runs to trackers. Returns whether all were sent."""
-    from swad.testbed.results.trackers.tracking import replay
-    from swad.util.progress import progress_report
-
-    with progress_report() as progress:
-        problems = replay(runs, trackers, progress)
-    for problem in problems:
-        print(f"warning: {problem}", file=sys.stderr)
-    if not problems:
-        print(f"sent the records of {counted(len(runs), 'run')} to {', '.join(trackers)}", file=sys.stderr, flush=True)
-    return not problems

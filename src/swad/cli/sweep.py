@@ -161,8 +161,7 @@ def sweep(
         _compare(
             "--hyperparameters-from",
             "FILE",
-            "Use the hyperparameters of a selection file instead of a search: `swad report --export-selection` "
-            "writes one.",
+            "Use the hyperparameters of a selection file instead of a search: `swad select` writes one.",
             "--import",
         ),
     ] = None,

@@ -204,7 +204,7 @@ def train(
     hyperparameters_from: Annotated[
         Path | None,
         typer.Option(
-            help="Take the hyperparameters of each run from this file, which `swad report --export-selection` wrote: "
+            help="Take the hyperparameters of each run from this file, which `swad select` wrote: "
             "those selected for the first of --averages. --set changes single ones.",
             metavar="FILE",
             rich_help_panel=TITLES["training"],

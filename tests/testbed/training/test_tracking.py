@@ -52,11 +52,11 @@ def test_a_tool_that_fails_stops_no_training(tmp_path, monkeypatch, finished_run
     train(short(tmp_path / "run", log="mlflow"), callback=events)
     (warning,) = [message for message in events.messages if "mlflow" in message]
     assert warning.startswith("warning: mlflow failed, so the run continues without it (")
-    assert f"`swad report {tmp_path / 'run'} --log mlflow` sends the records later" in warning
+    assert f"`swad log {tmp_path / 'run'} --to mlflow` sends the records later" in warning
     assert values(tmp_path / "run") == values(finished_run)
 
 
 def test_an_unknown_tool_is_refused_before_the_run(tmp_path):
-    with pytest.raises(ConfigError, match="log must be one or several of wandb, mlflow, tensorboard, got 'wandbb'"):
+    with pytest.raises(ConfigError, match="a tracker must be one of wandb, mlflow, tensorboard, got 'wandbb'"):
         train(short(tmp_path / "run", log=("wandbb",)))
     assert not (tmp_path / "run").exists()

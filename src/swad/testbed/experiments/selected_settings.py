@@ -58,7 +58,7 @@ def read_selected(path: Path, spec: SweepSpec) -> dict[str, dict[str, Any]]:
     A trial that the file lacks uses those of its first trial. All runs that the selection lacks are reported together.
 
     Args:
-        path: A file that `swad report --export-selection` wrote.
+        path: A file that `swad select` wrote.
         spec: The sweep. Where the selection differs between weights, those of its first average count.
     """
     selection, average = read_selection(path), _first_label(spec.averages)

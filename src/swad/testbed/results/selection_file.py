@@ -1,6 +1,6 @@
 """The selection as a small file: which hyperparameters, step and weights represent each method, and why.
 
-`swad report FOLDER --export-selection FILE` writes it. Someone else, or a later sweep, reads the hyperparameters from
+`swad select FOLDER` writes it. Someone else, or a later sweep, reads the hyperparameters from
 it instead of searching again. The file is JSON, so it can be read, compared and kept under version control.
 
     selection = read_selection("selection.json")
@@ -235,7 +235,7 @@ def read_selection(path: str | os.PathLike[str]) -> SelectionFile:
     try:
         content = read_json(path)
     except OSError as error:
-        raise ValueError(f"cannot read {path} ({error.strerror}): give a file that --export-selection wrote") from None
+        raise ValueError(f"cannot read {path} ({error.strerror}): give a file that `swad select` wrote") from None
     except ValueError as error:
         raise SelectionFileError(path, [f"it is not JSON ({' '.join(str(error).split())})"]) from None
     problems = _header_problems(content)

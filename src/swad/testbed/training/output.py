@@ -40,7 +40,7 @@ class RunOutput:
         def warn(name: str, reason: str) -> None:
             self.log(
                 f"warning: {name} failed, so the run continues without it ({reason}); "
-                f"`swad report {config.output} --log {name}` sends the records later"
+                f"`swad log {config.output} --to {name}` sends the records later"
             )
 
         run = RunData(config.output, settings, read_records(config.output) if names else (), finished=False)
