@@ -34,6 +34,6 @@ def test_no_name_continues_another():
 def test_unknown_and_missing_tools_are_named_together(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "mlflow" else object())
     assert name_problems(["wandb", "tensorbord", "mlflow"]) == [
-        "log must be one or several of wandb, mlflow, tensorboard, got 'tensorbord': did you mean 'tensorboard'?",
+        "a tracker must be one of wandb, mlflow, tensorboard, got 'tensorbord': did you mean 'tensorboard'?",
         'mlflow is not installed: pip install "swad[log]", or leave it off',
     ]

@@ -226,7 +226,7 @@ def test_wandb_without_credentials_says_what_to_do_and_asks_for_no_key(tmp_path,
     assert warnings == [("wandb", "not logged in: run `wandb login`, or set WANDB_MODE=offline")]
 
 
-@pytest.mark.parametrize("content", ["", "[]", '{"tensorboard": 1}', '{"tensorboard": {"tool": {}, "steps": [1]}}'])
+@pytest.mark.parametrize("content", ["", "[]", '{"tensorboard": 1}', '{"tensorboard": {"tool": {}, "sent": [1]}}'])
 def test_a_damaged_state_is_forgotten(tmp_path: Path, content: str):
     (tmp_path / STATE).write_text(content)
     with Tracking(run_of(tmp_path, *records(1)), ["tensorboard"], warn=fail):

@@ -50,8 +50,8 @@ class BaseTracker(ABC):
     def start(self) -> str:
         """Start, or continue, the run in the tool. Returns where it can be seen."""
 
-    def last_steps(self) -> dict[str, int] | None:
-        """Return the last step of every curve that the tool has; None if it cannot tell, so that `state` decides."""
+    def n_sent(self) -> int | None:
+        """Return how many values the tool has; None if it cannot tell, so that `state` decides."""
         return None
 
     @abstractmethod
@@ -86,7 +86,7 @@ def name_problems(names: Iterable[str]) -> list[str]:
     for name in names:
         if name not in NAMES:
             hint = did_you_mean(name, NAMES)
-            problems.append(f"log must be one or several of {', '.join(NAMES)}, got {name!r}{hint and ': '}{hint}")
+            problems.append(f"a tracker must be one of {', '.join(NAMES)}, got {name!r}{hint and ': '}{hint}")
         elif importlib.util.find_spec(name) is None:
             problems.append(f"{name} is not installed: {INSTALL}, or leave it off")
     return problems

@@ -1,10 +1,11 @@
 """Send the records of a run to trackers: each value once, whatever happens to the run or to the tool.
 
 A run that is killed has sent values that come after its checkpoint. When it is resumed it records them again, and the
-tools must not get them twice. A curve's steps only grow, so the last step that was sent of each curve says what is
-left to send. It is kept in `trackers.json` in the run directory, unless the tool can be asked. For a tool that loses
-values when its process is killed, those of the last attempt that ended count ("safe"). A tool therefore keeps
-the values of the first attempt; on the CPU the second has the same, and `records.jsonl` always holds those that count.
+tools must not get them twice. Records are in one order, which resuming repeats, so the number of records that were sent
+says what is left to send. It is kept in `trackers.json` in the run directory, unless the tool can be asked. For a tool
+that loses values when its process is killed, those of the last attempt that ended count ("safe"). A tool therefore
+keeps the values of the first attempt; on the CPU the second has the same, and `records.jsonl` always holds those that
+count.
 
 A tracker that fails is switched off with one warning, and the run continues. `replay` sends what is missing later.
 """
@@ -49,6 +50,7 @@ class Tracking:
         self._run, self._warn = run, warn
         self._state = _read_state(run.path / STATE)
         self._trackers: dict[str, BaseTracker] = {}
+        self._n_records = 0  # so far, sent or not
         for name in names:
             try:
                 self._start(name, log)
@@ -57,34 +59,32 @@ class Tracking:
         self.log(run.records)
 
     def _start(self, name: str, log: Callable[[str], None]) -> None:
-        state = self._state.setdefault(name, {"tool": {}, "steps": {}, "safe": {}, "open": False})
+        state = self._state.setdefault(name, {"tool": {}, "sent": 0, "safe": 0, "open": False})
         before = state["tool"].get("id")
         tracker = importlib.import_module(f"swad.testbed.results.trackers.{name}").Tracker(self._run, state["tool"])
         log(f"{name}: {tracker.start()}")
-        steps = tracker.last_steps()
-        if steps is None and before != state["tool"].get("id"):
-            steps = {}  # a new run in the tool has nothing yet
-        if steps is None and state["open"] and not tracker.survives_kill:
-            steps = dict(state["safe"])
-        if steps is not None:
-            state["steps"] = steps
+        sent = tracker.n_sent()
+        if sent is None and before != state["tool"].get("id"):
+            sent = 0  # a new run in the tool has nothing yet
+        if sent is None and state["open"] and not tracker.survives_kill:
+            sent = state["safe"]
+        if sent is not None:
+            state["sent"] = sent
         state["open"] = True
         self._trackers[name] = tracker
         self._save()
 
     def log(self, records: Sequence[Record]) -> None:
         """Send the records that the tools do not have yet."""
+        first, self._n_records = self._n_records, self._n_records + len(records)
         for name, tracker in list(self._trackers.items()):
-            steps = self._state[name]["steps"]
-            # The same curve twice at one step would be a doubled value: the first counts.
-            new = [record for record in records if record.step > steps.get(metric_name(record), -1)]
+            state = self._state[name]
+            new = records[max(state["sent"] - first, 0) :]
             try:
-                for step, members in groupby(new, key=lambda record: record.step):
-                    values: dict[str, float] = {}
-                    for record in members:
-                        values.setdefault(metric_name(record), record.value)
-                    tracker.log(step, values)
-                    steps |= dict.fromkeys(values, step)
+                for step, group in groupby(new, key=lambda record: record.step):
+                    members = list(group)
+                    tracker.log(step, {metric_name(record): record.value for record in members})
+                    state["sent"] += len(members)
                 if new:
                     self._save()
             except Exception as error:
@@ -96,7 +96,7 @@ class Tracking:
             state = self._state[name]
             try:
                 tracker.finish(status)
-                state["open"], state["safe"] = False, dict(state["steps"])
+                state["open"], state["safe"] = False, state["sent"]
                 self._save()
             except Exception as error:
                 self._fail(name, error)
@@ -127,8 +127,8 @@ def _read_state(path: Path) -> dict[str, dict[str, Any]]:
         return {
             str(name): {
                 "tool": {str(key): str(value) for key, value in state["tool"].items()},
-                "steps": {str(key): int(value) for key, value in state["steps"].items()},
-                "safe": {str(key): int(value) for key, value in state["safe"].items()},
+                "sent": int(state["sent"]),
+                "safe": int(state["safe"]),
                 "open": bool(state["open"]),
             }
             for name, state in content.items()
