@@ -15,7 +15,7 @@ from swad.testbed.results.comparison_tables import (
     comparisons_table,
     comparisons_tables,
 )
-from swad.testbed.results.comparisons import ALL_DATASETS, compare_methods, compare_over_datasets
+from swad.testbed.results.comparisons import ALL_DOMAINS, compare_methods, compare_over_datasets
 from swad.testbed.results.method_results import DatasetResults, collect_results
 from swad.testbed.results.run_data import RunData
 from swad.testbed.results.runs import find_runs
@@ -71,7 +71,7 @@ def test_several_datasets_have_a_column_or_a_table_each(results: list[DatasetRes
     assert [table.title.removeprefix("Comparisons with ERM (best): ") for table in tables] == [
         "PACS",
         "digits",
-        ALL_DATASETS,
+        ALL_DOMAINS,
     ]
     assert [bool(table.notes) for table in tables] == [False, False, True]
     assert sum(len(table.rows) for table in tables) == len(comparisons)

@@ -12,7 +12,7 @@ from helpers.accuracies import accuracies_of, noisy, results_of
 from helpers.run_tree import PACS, write_run
 from swad.testbed.results.column_marks import significantly_lower
 from swad.testbed.results.comparisons import (
-    ALL_DATASETS,
+    ALL_DOMAINS,
     Accuracies,
     arrows,
     compare,
@@ -112,24 +112,38 @@ def test_all_pairs_are_compared_without_a_baseline() -> None:
     assert all(c.difference > 0 and c.is_clear for c in found)
 
 
-def test_over_datasets_every_dataset_is_one_unit() -> None:
-    many = [results_of(noisy({"ERM (best)": 0, "SWAD": 0.02, "SAM": 0.0}, seed=n), f"d{n}", "abcd") for n in range(6)]
+def test_over_datasets_every_held_out_domain_is_one_unit() -> None:
+    many = [results_of(noisy({"ERM (best)": 0, "SWAD": 0.02, "SAM": 0.0}, seed=n), f"d{n}", "abcd") for n in range(3)]
     many.append(results_of({"SAM": np.full((4, 3), 0.5)}, "without the baseline"))
     found = compare_over_datasets(many)
     rows = [(c.dataset, c.method) for c in found]
-    assert rows == [(f"d{n}", m) for n in range(6) for m in ("SWAD", "SAM")] + [
-        (ALL_DATASETS, m) for m in ("SWAD", "SAM")
+    assert rows == [(f"d{n}", m) for n in range(3) for m in ("SWAD", "SAM")] + [
+        (ALL_DOMAINS, m) for m in ("SWAD", "SAM")
     ]
     swad = found[-2]
-    assert (swad.unit, swad.test.n, swad.n_comparisons) == ("datasets", 6, 2)
-    assert swad.test == paired_test([c.difference for c in found[:-2] if c.method == "SWAD"], 2)
+    assert (swad.unit, swad.test.n, swad.n_comparisons) == ("domains", 12, 2)
+    twin = []
+    for results in many[:3]:
+        mine, erm = (results.method(label).accuracies() for label in ("SWAD", "ERM (best)"))
+        twin += [np.mean([mine[target, trial] - erm[target, trial] for trial in range(3)]) for target in "abcd"]
+    assert swad.test.p == paired_test(twin, 2).p
+    assert (swad.test.low, swad.test.high) == pytest.approx((paired_test(twin).low, paired_test(twin).high))
     assert swad.accuracy == pytest.approx(np.mean([c.accuracy for c in found[:-2] if c.method == "SWAD"]))
+    assert swad.accuracy - swad.baseline_accuracy == pytest.approx(swad.difference)
     assert swad.arrow == "↑"
     assert found[-1].arrow == "–"
-    assert len(compare_over_datasets(many[:1])) == 2  # one dataset: no mean
+    assert len(compare_over_datasets(many[:1])) == 2  # one dataset
 
 
-def test_a_method_that_lacks_a_dataset_has_no_mean_over_datasets() -> None:
+def test_a_domain_with_fewer_trials_is_one_unit_like_the_others() -> None:
+    values = [noisy({"ERM (best)": 0, "SWAD": 0.02}, seed=n) for n in range(2)]
+    values[1] = {label: table[:, :1] for label, table in values[1].items()}
+    found = compare_over_datasets([results_of(each, f"d{n}") for n, each in enumerate(values)])[-1]
+    twin = np.concatenate([(each["SWAD"] - each["ERM (best)"]).mean(1) for each in values])
+    assert (found.test.n, found.n_trials, found.test.p) == (8, 1, paired_test(twin).p)
+
+
+def test_a_method_that_lacks_a_dataset_is_not_compared_over_all() -> None:
     many = [results_of(noisy({"ERM (best)": 0, "SWAD": 0.02}), f"d{n}") for n in range(2)]
     many.append(results_of(noisy({"ERM (best)": 0}), "d2"))
     assert [c.dataset for c in compare_over_datasets(many)] == ["d0", "d1"]

@@ -107,7 +107,7 @@ def _notes(comparisons: Sequence[Comparison]) -> list[str]:
         + " no results."
         for dataset, names in missing.items()
     ]
-    if any(comparison.n_trials == 1 and comparison.unit != "datasets" for comparison in comparisons):
+    if any(comparison.n_trials == 1 and comparison.unit != "domains" for comparison in comparisons):
         notes.append(
             "One trial shows no spread between trainings: no interval, no test, and no difference is claimed. "
             "Train more trials."

@@ -6,7 +6,7 @@ sample is, and so where a difference is expected to hold again:
     runs       one difference for each target and trial: holds for another training on these targets
     trials     the mean over targets within each trial: the same, also where the targets of a trial vary together
     targets    the mean over trials on each target: holds for other targets
-    datasets   the mean over targets and trials on each dataset: holds for other datasets
+    domains    the same, over the targets of several datasets
 
 By default ("auto") the units are trials where these are enough for an exact test, else runs.
 A p-value is exact (signs of the differences are flipped) where enough units allow it, else Student's t; see
@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 
 from swad.testbed.results.labels import is_erm
-from swad.testbed.results.method_results import DatasetResults, same_kind
+from swad.testbed.results.method_results import DatasetResults
 from swad.util.grouping import group_by
 from swad.util.names import did_you_mean, plain, require_choice
 from swad.util.paired import ALPHA, PairedTest, adjust_p_values, adjust_together, paired_test, uses_sign_flips
@@ -36,7 +36,7 @@ UNITS: dict[str, str] = {
     "runs": "another training on these targets",
     "trials": "another training on these targets, also where the targets of a trial vary together",
     "targets": "other targets",
-    "datasets": "other datasets",
+    "domains": "other domains of such datasets",
 }
 """Where a difference between methods is expected to hold again, by unit."""
 
@@ -46,8 +46,8 @@ UNIT_CHOICES = ("auto", "runs", "trials", "targets")
 BASELINE = "ERM (best)"
 """The method that others are compared with by default."""
 
-ALL_DATASETS = "mean over datasets"
-"""Name of the dataset of comparisons over several datasets."""
+ALL_DOMAINS = "all held-out domains"
+"""Name of the dataset of comparisons over the targets of several datasets."""
 
 
 @dataclass(frozen=True)
@@ -229,33 +229,35 @@ def compare_together(accuracies: Mapping[str, Accuracies], baseline: str, datase
 def compare_over_datasets(
     results: Sequence[DatasetResults], baseline: str = BASELINE, *, unit: str = "auto"
 ) -> list[Comparison]:
-    """Compare every method with a baseline on each dataset, and then over datasets, where there are several.
+    """Compare every method with a baseline on each dataset, and then over the held-out domains of all datasets.
 
-    Over datasets, each dataset is one unit, whatever its number of targets. These comparisons are a family of their
+    Over datasets, each held-out domain is one unit: the mean over its trials. These comparisons are a family of their
     own, and need a method to have results on every dataset that the baseline has.
     """
     baseline = find_method(results, baseline)
     with_baseline = [each for each in results if each.method(baseline)]
     comparisons = [c for each in with_baseline for c in compare_methods(each, baseline, unit=unit)]
-    if len(with_baseline) < 2 or not same_kind(with_baseline):
+    if len(with_baseline) < 2 or not all(each.has_target for each in with_baseline):
         return comparisons
     by_method = group_by(comparisons, lambda comparison: comparison.method)
-    complete = {label: each for label, each in by_method.items() if len(each) == len(with_baseline)}
-    over_datasets = [
-        Comparison(
-            ALL_DATASETS,
-            label,
-            baseline,
-            mean(c.accuracy for c in each),
-            mean(c.baseline_accuracy for c in each),
-            paired_test([c.difference for c in each], len(complete)),
-            min(c.n_trials for c in each),
-            "datasets",
-            len(complete),
-        )
-        for label, each in complete.items()
-    ]
-    return comparisons + correct(over_datasets)
+    complete = [label for label, each in by_method.items() if len(each) == len(with_baseline)]
+    return comparisons + correct(_over_domains(with_baseline, label, baseline, len(complete)) for label in complete)
+
+
+def _over_domains(results: Sequence[DatasetResults], method: str, baseline: str, n_comparisons: int) -> Comparison:
+    means: list[tuple[float, float]] = []  # of method and baseline, by held-out domain
+    n_trials = []
+    for each in results:
+        both = [({} if found is None else found.accuracies()) for found in map(each.method, (method, baseline))]
+        trials = complete_trials(each.targets, *both)
+        means += [(mean(both[0][t, n] for n in trials), mean(both[1][t, n] for n in trials)) for t in each.targets]
+        n_trials.append(len(trials))
+    first, second = (mean(column) for column in zip(*means, strict=True))
+    test = paired_test([a - b for a, b in means], n_comparisons)
+    missing = tuple(f"{each.dataset}/{target}" for each in results for target in each.missing_targets)
+    return Comparison(
+        ALL_DOMAINS, method, baseline, first, second, test, min(n_trials), "domains", n_comparisons, None, missing
+    )
 
 
 def not_compared(results: Sequence[DatasetResults], comparisons: Iterable[Comparison], baseline: str) -> list[str]:
