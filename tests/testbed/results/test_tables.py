@@ -61,6 +61,12 @@ def test_csv_keeps_full_precision() -> None:
     ]  # fmt: skip
 
 
+def test_latex_prints_minus_signs_and_comparisons() -> None:
+    row = Row("group-dro a < b", (Cell(-1.25, decimals=2), Cell(text="-0.40 to -1e-5"), Cell(text="p <0.0001")))
+    (line,) = [line for line in Table("x", ("a", "b", "c"), (row,)).latex().splitlines() if "group" in line]
+    assert line == r"group-dro a $<$ b & $-$1.25 & $-$0.40 to $-$1e-5 & p $<$0.0001 \\"
+
+
 def test_text_shows_every_number_and_no_markup() -> None:
     text = Table("[red]x", ("[b]",), (Row("[/]", (Cell(1.25, decimals=2),)),)).text()
     assert "[red]x" in text

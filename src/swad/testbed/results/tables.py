@@ -261,6 +261,8 @@ _LATEX = str.maketrans(
         "}": r"\}",
         "~": r"\textasciitilde{}",
         "^": r"\textasciicircum{}",
+        "<": "$<$",  # in the default encoding of fonts, these two print as Spanish punctuation
+        ">": "$>$",
         "†": r"$^\dagger$",
         "‡": r"$^\ddagger$",
         "Π": r"$\Pi$",
@@ -279,7 +281,8 @@ _LATEX = str.maketrans(
 
 
 def _latex(text: str) -> str:
-    return _one_line(text).translate(_LATEX)
+    # Before a number, - is a minus sign; elsewhere it is a hyphen.
+    return re.sub(r"(?<!\w)-(?=\d)", "−", _one_line(text)).translate(_LATEX)
 
 
 def _latex_comment(text: str) -> str:
