@@ -405,6 +405,7 @@ REPLACEMENTS = {
     "removed": lambda path: path.unlink(missing_ok=True),
     "link": lambda path: (path.unlink(missing_ok=True), path.symlink_to("elsewhere")),
     "emptied": lambda path: path.write_bytes(b"") if path.stat().st_size else path.unlink(),
+    "garbage": lambda path: path.write_bytes(b"x" * path.stat().st_size or b"x"),
     "one digit": lambda path: path.write_bytes(path.read_bytes().replace(b'":0.', b'":1.') or b"..."),
 }
 

@@ -202,6 +202,10 @@ class RecordWriter(JsonlWriter):
         """Write the records together: all of them or, with an error, none."""
         self.write(*(record.line() for record in records))
 
+    def records(self) -> list[Record]:
+        """Return the records of the file, whatever is at the path."""
+        return [Record.parse(line) for line in self.lines()]
+
     def truncate(self, offset: int) -> None:
         """Remove every record written after `offset` was taken."""
         try:

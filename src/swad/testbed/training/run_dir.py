@@ -316,6 +316,10 @@ class RunDir:
         with disk_errors(self._records.path):
             self._records.append(*records)
 
+    def records(self) -> list[Record]:
+        """Return all records of the run."""
+        return self._records.records()
+
     def copy_from_trunk(self, trunk: Path, step: int, snapshots: Sequence[int]) -> None:
         """Start with the records and the snapshots of the run that this one branches from, up to a step."""
         with disk_errors(self._records.path):
