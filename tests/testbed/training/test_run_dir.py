@@ -339,6 +339,15 @@ def test_a_checkpoint_with_an_edited_number_is_one_line(tmp_path, group, name, v
         read_checkpoint(tmp_path)
 
 
+@pytest.mark.parametrize(("name", "value"), [("step", 25), ("step", -1), ("loss_count", -5), ("records_offset", -5)])
+def test_a_checkpoint_with_an_impossible_count_is_one_line(tmp_path, name, value):
+    run = interrupted(tmp_path / "run")
+    path = run / "checkpoint" / "state.pt"
+    torch.save({**torch.load(path, weights_only=True), name: value}, path)
+    with pytest.raises(RunError, match=rf"its {name} is {value}.*: remove .*checkpoint to start the run"):
+        train(short(run))
+
+
 @pytest.mark.slow
 def test_a_checkpoint_of_an_earlier_format_is_one_line_and_changes_nothing(tmp_path):
     run = interrupted(tmp_path / "run")
