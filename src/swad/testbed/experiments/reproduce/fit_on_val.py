@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from swad.testbed.averages.segment_windows import fit_on_val
 from swad.testbed.data.splits import DomainSplit
@@ -83,7 +84,7 @@ def fit_run(
 
 def _stored(path: Path) -> FittedWindow | None:
     """Read a result, which earlier versions wrote without a checksum; None if there is none."""
-    content = read_stored(path)
+    content: Any = read_stored(path)
     if content is None and not path.exists():
         return None
     try:
