@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -10,7 +11,7 @@ import torch
 from helpers.configs import stored
 from helpers.landscapes import Point
 from swad.flatness import Comparison, local
-from swad.testbed.results.measurement_rows import FLATNESS, SURFACE, RowFile
+from swad.testbed.results.measurement_rows import FLATNESS, SURFACE, Row, RowFile, read_rows
 from swad.testbed.results.records import Record, RecordWriter
 from swad.testbed.results.run_data import RunData
 from swad.testbed.results.runs import load_run
@@ -98,6 +99,14 @@ def raw_run(
         file.append(*({"key": key, "kind": "difference", **r.as_dict()} for r in both.differences("swad", "best")))
         file.mark_shown(key, first="best")
     return load_run(folder), models
+
+
+def replace_rows(directory: Path, name: str, replaced: Callable[[Row], Row]) -> None:
+    """Write the rows of a file again, each as `replaced` returns it: a line that was edited has a wrong checksum."""
+    rows = read_rows(directory, name)
+    (directory / name).unlink()
+    with RowFile(directory, name) as file:
+        file.append(*map(replaced, rows))
 
 
 def changed(run: RunData, weights: str, **values: object) -> RunData:

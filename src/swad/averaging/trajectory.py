@@ -1,7 +1,8 @@
 """A training as its averages see it: the weights after every update, and a validation loss at some of them.
 
 A *segment* is the updates since the sums were last closed: at an evaluation, or where a fixed window begins or ends.
-Every dense average takes the segment's sum as a whole, so that any number of them costs one addition per update.
+Every dense average takes the segment's sum as a whole, so that any number of them costs one addition per update. Each
+has sums of its own, so memory grows with their number.
 An average that is used alone is a trajectory with one member.
 
 An addition does not wait for the device, and a CUDA graph can capture it. It is exact enough because a segment ends at

@@ -112,6 +112,10 @@ class JsonlWriter:
         os.fsync(fd)
         return len(self._content)
 
+    def lines(self) -> list[bytes]:
+        """Return the lines of the file, whatever is at the path."""
+        return bytes(self._content).splitlines()
+
     def sha256(self, size: int) -> str:
         """Return the checksum of the first `size` bytes that were written, whatever is at the path."""
         return hashlib.sha256(self._content[:size]).hexdigest()

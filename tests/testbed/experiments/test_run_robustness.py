@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from helpers.measured_runs import replace_rows
 from swad.robustness.corruptions import VERSION, corrupt
 from swad.testbed.data.transforms import Normalize, eval_transform, to_pil
 from swad.testbed.experiments.run_robustness import CorruptionConfig, measure_corruptions
@@ -159,15 +160,21 @@ def test_tables_average_over_trials_and_compare(trained):
     assert stated == [("seen", 3), ("unseen", 3), ("seen", 30), ("unseen", 30)]
     # Errors that were measured with the first definitions of corruptions are not mixed with new ones.
     measure_corruptions(runs[1], ["best"], CONFIG)
-    stored = runs[1].path / ROBUSTNESS
-    current = stored.read_text()
-    for version, differs in (("", ", bytes rounded to the nearest, dark frost"), (', "version": 2', ", dark frost")):
-        stored.write_text(current.replace(', "version": 3', version))
+    for version, differs in ((None, ", bytes rounded to the nearest, dark frost"), (2, ", dark frost")):
+        replace_rows(runs[1].path, ROBUSTNESS, lambda row, version=version: _with_version(row, version))
         apart = read_corruption_errors([load_run(run.path) for run in runs])
         assert [each.title for each in apart if each.side == "unseen"] == [
             f"digits, 30 images, seed 3{differs}, unseen",
             "digits, 30 images, seed 3, unseen",
         ]
+
+
+def _with_version(row, version):
+    """Return the row as another version of the corruptions wrote it; the first one did not state itself."""
+    if row["kind"] != "settings":
+        return row
+    others = {name: value for name, value in row.items() if name != "version"}
+    return others if version is None else {**others, "version": version}
 
 
 @pytest.mark.slow

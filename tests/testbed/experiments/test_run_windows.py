@@ -21,6 +21,8 @@ from swad.testbed.experiments import run_windows, segment_runs
 from swad.testbed.experiments.finished_runs import finished_runs
 from swad.testbed.experiments.run_windows import WindowsConfig, measure_windows, stored_windows
 from swad.testbed.experiments.saved_run import open_run, stratified_subset
+from swad.testbed.experiments.tune import tune
+from swad.testbed.results.tuning import ValleySetting
 from swad.testbed.results.windows import all_windows, read_windows
 from swad.testbed.training.loop import train
 from swad.testbed.training.run_dir import RunError
@@ -192,6 +194,25 @@ def test_a_gpu_measures_the_same_with_images_and_segments_kept_there(fresh):
     assert on_gpu.settings["device"] == "cuda"
     for side, accuracies in on_cpu.windows.items():
         assert on_gpu.windows[side] == pytest.approx(accuracies, abs=0.03)
+
+
+def test_missing_and_exchanged_segments_are_refused(fresh):
+    first, second, *_, last = sorted((fresh / "paper-0" / "segments").iterdir())
+    content = last.read_bytes()
+    last.unlink()
+    for command in (measure_windows, lambda paths: tune(paths, [ValleySetting(2, 1, 0.0)])):
+        with pytest.raises(RunError, match=rf"segment up to update {int(last.stem[8:])} is missing.*restore the files"):
+            command([fresh])
+    last.write_bytes(content)
+    content = second.read_bytes()
+    second.write_bytes(first.read_bytes())
+    for command in (measure_windows, lambda paths: tune(paths, [ValleySetting(2, 1, 0.0)])):
+        with pytest.raises(ValueError, match=rf"{second.name} is damaged .*it holds the updates 1 to"):
+            command([fresh])
+    second.write_bytes(content)
+    last.with_name("segment-00009999.pt").write_bytes(content)
+    with pytest.raises(RunError, match="the segment up to update 9999 is not of this run"):
+        measure_windows([fresh])
 
 
 def test_errors_say_what_to_do(fresh, monkeypatch):

@@ -339,6 +339,15 @@ def test_a_checkpoint_with_an_edited_number_is_one_line(tmp_path, group, name, v
         read_checkpoint(tmp_path)
 
 
+@pytest.mark.parametrize(("name", "value"), [("step", 25), ("step", -1), ("loss_count", -5), ("records_offset", -5)])
+def test_a_checkpoint_with_an_impossible_count_is_one_line(tmp_path, name, value):
+    run = interrupted(tmp_path / "run")
+    path = run / "checkpoint" / "state.pt"
+    torch.save({**torch.load(path, weights_only=True), name: value}, path)
+    with pytest.raises(RunError, match=rf"its {name} is {value}.*: remove .*checkpoint to start the run"):
+        train(short(run))
+
+
 @pytest.mark.slow
 def test_a_checkpoint_of_an_earlier_format_is_one_line_and_changes_nothing(tmp_path):
     run = interrupted(tmp_path / "run")
@@ -405,6 +414,7 @@ REPLACEMENTS = {
     "removed": lambda path: path.unlink(missing_ok=True),
     "link": lambda path: (path.unlink(missing_ok=True), path.symlink_to("elsewhere")),
     "emptied": lambda path: path.write_bytes(b"") if path.stat().st_size else path.unlink(),
+    "garbage": lambda path: path.write_bytes(b"x" * path.stat().st_size or b"x"),
     "one digit": lambda path: path.write_bytes(path.read_bytes().replace(b'":0.', b'":1.') or b"..."),
 }
 

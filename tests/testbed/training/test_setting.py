@@ -31,8 +31,8 @@ def test_types_and_choices_follow_from_the_annotation(name, types, choices, opti
 @pytest.mark.parametrize(
     ("name", "valid", "invalid"),
     [
-        ("steps", (None, 1), (0, 1.0, True, "1")),
-        ("trial", (0, 2), (None, -1)),
+        ("steps", (None, 1), (0, 1.0, True, "1", 2**63)),
+        ("trial", (0, 2, 2**63 - 1), (None, -1, 2**63)),
         ("precision", (None, "bf16"), ("fp8", 16)),
         ("clip", (None, 1, 0.5), ("1", False)),
         ("deterministic", (True, False), (None, 1)),

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -189,7 +190,7 @@ def stored_bytes(model_bytes: int, evaluations: int) -> tuple[int, int]:
 
 def load_segments(folder: str | os.PathLike[str]) -> list[Path]:
     """Return the files of a segment log in the order of training, for `replay`, `fit_on_val` and `SegmentWindows`."""
-    return sorted(Path(folder).glob("segment-*.pt"))
+    return sorted(file for file in Path(folder).glob("segment-*.pt") if re.fullmatch(r"segment-\d+", file.stem))
 
 
 def last_update(file: Path) -> int:
@@ -257,7 +258,10 @@ def read_segment(stored: StoredSegment | Path) -> StoredSegment:
         state = stored.stat()
         _verify(stored, state.st_ino, state.st_size, state.st_mtime_ns)
         # Mapped, so that only the tensors that are used are read.
-        return StoredSegment(**torch.load(stored, map_location="cpu", mmap=True, weights_only=True))
+        segment = StoredSegment(**torch.load(stored, map_location="cpu", mmap=True, weights_only=True))
+        if segment.last != last_update(stored):
+            raise ValueError(f"it holds the updates {segment.first} to {segment.last}")
+        return segment
     except Exception as error:  # torch raises several classes for a file that it did not write
         raise ValueError(
             f"{stored} is damaged or not a segment file of this version of swad ({type(error).__name__}: "

@@ -25,6 +25,7 @@ from swad.testbed.experiments.segment_runs import (
     Evaluate,
     build_evaluation,
     build_fast_network,
+    kept_segments,
     merged_by_default,
 )
 from swad.testbed.results.figures.style import require_matplotlib, save_figures
@@ -174,7 +175,7 @@ def _plan(run: RunData, config: WindowsConfig, data: Path | str | None) -> _Plan
     if not sides:
         return "it has no target (use --evaluate-on validation)"
     stored = read_windows(run)
-    files = load_segments(run.path / SEGMENTS)
+    files = kept_segments(run)
     if not files:
         if fitting := [each for each in stored if _fits_request(each, config, sides)]:
             return _Plan(run, sides, None, {}, fitting[-1])

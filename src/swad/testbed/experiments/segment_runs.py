@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
 from swad.gpu.fused_vit import fuse_kernels
+from swad.testbed.averages.segment_log import last_update, load_segments
 from swad.testbed.data.cache import ImageCache, open_cache
 from swad.testbed.data.loaders import EvalLoader
 from swad.testbed.data.splits import DomainSplit
 from swad.testbed.experiments.saved_run import SavedRun
+from swad.testbed.results.run_data import RunData
 from swad.testbed.training.batch_norms import estimate_statistics
 from swad.testbed.training.build import build_algorithm, build_loader
 from swad.testbed.training.config import RunConfig
@@ -21,7 +24,7 @@ from swad.testbed.training.distributed import Dist
 from swad.testbed.training.evaluation import ResidentEvaluation, Score, eval_loaders, evaluate_splits, max_kept_bytes
 from swad.testbed.training.numerics import autocast
 from swad.testbed.training.run_data import load_dataset
-from swad.testbed.training.run_dir import RunError
+from swad.testbed.training.run_dir import SEGMENTS, RunError
 from swad.util.packages import has_triton
 
 MAX_SEGMENTS = 25
@@ -37,6 +40,20 @@ def merged_by_default(n_segments: int) -> int:
     (1, 2)
     """
     return math.ceil(n_segments / MAX_SEGMENTS)
+
+
+def kept_segments(run: RunData) -> list[Path]:
+    """Return the files of a run's segments, none if it kept none; raise unless there is one for every evaluation."""
+    files = load_segments(run.path / SEGMENTS)
+    ends = {last_update(file) for file in files}
+    evaluations = {record.step for record in run.records if record.metric == "valley_loss"}
+    if files and (wrong := sorted(ends ^ evaluations)):
+        state = "is missing" if wrong[0] in evaluations else "is not of this run"
+        raise RunError(
+            f"{run.path / SEGMENTS}: the segment up to update {wrong[0]} {state}, so its averages would be others: "
+            "restore the files, or train the run again"
+        )
+    return files
 
 
 def build_network(run: SavedRun, device: torch.device) -> nn.Module:

@@ -20,7 +20,7 @@ from swad.testbed.averages.segment_log import load_segments, read_segment, repla
 from swad.testbed.data.splits import DomainSplit
 from swad.testbed.experiments.finished_runs import finished_runs, skip_notes
 from swad.testbed.experiments.saved_run import SavedRun, open_run
-from swad.testbed.experiments.segment_runs import build_estimate, build_loaders, build_network
+from swad.testbed.experiments.segment_runs import build_estimate, build_loaders, build_network, kept_segments
 from swad.testbed.results.measurement_rows import Row, RowFile
 from swad.testbed.results.records import RECORDS
 from swad.testbed.results.run_data import RunData
@@ -132,7 +132,7 @@ def find_tunable(paths: Sequence[Path | str], data: Path | str | None) -> tuple[
         if not losses:
             without_loss.append(run.path)
             continue
-        saved = open_run(run.path, data) if load_segments(run.path / SEGMENTS) else None
+        saved = open_run(run.path, data) if kept_segments(run) else None
         runs[run.path] = TunableRun(run, dict(sorted(losses.items())), saved)
     notes += skip_notes({"recorded no validation loss": without_loss})
     if not runs:

@@ -19,7 +19,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple, overload
 
-from swad.testbed.results.records import RECORDS, SCHEMA, Record, iterate_records
+from swad.testbed.results.records import MAX_COUNT, RECORDS, SCHEMA, Record, iterate_records
 from swad.util.files import read_bytes
 from swad.util.statistics import mean
 
@@ -169,7 +169,7 @@ def _parse(lines: Sequence[bytes]) -> RecordTable | None:
         step, value, version = row["step"], row["value"], row["v"]
         if type(value) is str and value in ("nan", "inf", "-inf"):
             value = float(value)
-        usual = type(step) is int and 0 <= step < 2**63 and type(value) is float and type(version) is int
+        usual = type(step) is int and 0 <= step < MAX_COUNT and type(value) is float and type(version) is int
         if not usual or version != SCHEMA:
             return None
         column = columns.get(names)

@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 SCHEMA = 1
 """Version of a record's line. It changes when an older reader would misread a line, not when a metric is added."""
 
+MAX_COUNT = 2**63
+"""Steps and trials are below it: data frames hold them in 64 bits."""
+
 RECORDS = "records.jsonl"
 CONFIG = "config.json"
 DONE = "done.json"
@@ -130,7 +133,7 @@ def _optional(value: object) -> str | None:
 
 
 def _integer(value: object) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**63:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < MAX_COUNT:
         raise ValueError(f"whole number expected, got {reprlib.repr(value)}")
     return value
 
@@ -201,6 +204,10 @@ class RecordWriter(JsonlWriter):
     def append(self, *records: Record) -> None:
         """Write the records together: all of them or, with an error, none."""
         self.write(*(record.line() for record in records))
+
+    def records(self) -> list[Record]:
+        """Return the records of the file, whatever is at the path."""
+        return [Record.parse(line) for line in self.lines()]
 
     def truncate(self, offset: int) -> None:
         """Remove every record written after `offset` was taken."""

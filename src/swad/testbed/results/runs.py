@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from swad.testbed.results import domainbed
 from swad.testbed.results.failures import read_failure
 from swad.testbed.results.record_table import RecordTable, read_record_table
-from swad.testbed.results.records import CONFIG, DONE, LOCK, RECORDS, Record, RecordError, make_frame
+from swad.testbed.results.records import CONFIG, DONE, LOCK, MAX_COUNT, RECORDS, Record, RecordError, make_frame
 from swad.testbed.results.run_data import RunData
 from swad.testbed.results.summary import MIN_RUNS, Signature, read_summary, signature, write_summary
 from swad.util.files import MAX_BYTES, read_json, require_regular, sha256
@@ -108,7 +108,7 @@ def _read_config(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
 
 def is_count(value: object) -> bool:
     """Return whether a value of a file is a whole number that can be a count."""
-    return type(value) is int and 0 <= value < 2**63
+    return type(value) is int and 0 <= value < MAX_COUNT
 
 
 def _is_target(value: object) -> bool:

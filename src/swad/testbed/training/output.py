@@ -53,6 +53,10 @@ class RunOutput:
             self._run_dir.append(*records)
             self._tracking.log(records)
 
+    def records(self) -> list[Record]:
+        """Return all records of the run in the main process, none elsewhere."""
+        return [] if self._run_dir is None else self._run_dir.records()
+
     def save_weights(
         self,
         name: str,

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from swad.averaging.rule import FalseStartWarning, NeverConvergedWarning
 from swad.testbed.data.splits import Target
-from swad.testbed.results.records import iterate_records
 from swad.testbed.training.batch_norms import estimate_statistics
 from swad.testbed.training.callback import RunCallback
 from swad.testbed.training.evaluation import Evaluator, score_records
@@ -74,7 +73,8 @@ def report(
             training.record("seconds_evaluation", training.clock.evaluation),
         ]
     )
-    texts = _warnings(training, len(sources.classes))
+    losses = {record.step: record.value for record in output.records() if record.metric == "valley_loss"}
+    texts = range_warnings(training, losses, len(sources.classes))
     for text in texts:
         callback.on_log(f"warning: {text}")
     engine, pipeline, precision = training.engine.kind, config.data.input_pipeline, config.training.precision
@@ -105,10 +105,3 @@ def _final_weights(training: Training) -> Iterator[tuple[str, str, dict[str, Ten
             warnings.simplefilter("ignore", NeverConvergedWarning)
             warnings.simplefilter("ignore", FalseStartWarning)
             yield name, f"An average of the weights along the trajectory: {name}", whole(average.averaged_state())
-
-
-def _warnings(training: Training, n_classes: int) -> list[str]:
-    """List the averages whose range should not be trusted, one sentence each."""
-    records = iterate_records(training.config.output) if training.dist.is_main else ()
-    losses = {record.step: record.value for record in records if record.metric == "valley_loss"}
-    return range_warnings(training, losses, n_classes)

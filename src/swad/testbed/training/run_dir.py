@@ -197,6 +197,9 @@ def read_checkpoint(path: Path, name: str = CHECKPOINT) -> dict[str, Any] | None
         for name, kind in _CHECKPOINT_VALUES.items():
             if type(state.get(name)) is not kind:  # True is an int
                 raise TypeError(f"its {name} is {type(state.get(name)).__name__}")
+        for name in ("loss_count", "records_offset"):
+            if state[name] < 0:
+                raise ValueError(f"its {name} is {state[name]}")
         numbers = {key: value for key, value in {**state["best"], **state["clock"]}.items() if key != "weights"}
         for name, value in numbers.items():
             if type(value) not in (int, float):
@@ -315,6 +318,10 @@ class RunDir:
         """Write the records together: all of them or, with an error, none."""
         with disk_errors(self._records.path):
             self._records.append(*records)
+
+    def records(self) -> list[Record]:
+        """Return all records of the run."""
+        return self._records.records()
 
     def copy_from_trunk(self, trunk: Path, step: int, snapshots: Sequence[int]) -> None:
         """Start with the records and the snapshots of the run that this one branches from, up to a step."""

@@ -19,6 +19,8 @@ from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
 
+from swad.testbed.results.records import MAX_COUNT
+
 Role = Literal["identity", "hyperparameter", "protocol", "machine", "output"]
 """The purpose of a field.
 
@@ -120,7 +122,8 @@ class Setting:
         limits = [(words, bound, within) for words, bound, within in bounds if bound is not None]
         has_type = any(_has_type(value, kind) for kind in self.types)
         if has_type and all(within(value, bound) for _, bound, within in limits):
-            return None
+            too_large = type(value) is int and value >= MAX_COUNT  # results could not be read
+            return f"{self.name} must be below {MAX_COUNT}, got {value!r}" if too_large else None
         rule = f"one of {', '.join(self.choices)}" if self.choices else " or ".join(map(_describe, self.types))
         limited = " and ".join(f"{words} {bound}" for words, bound, _ in limits)
         return f"{self.name} must be {rule}{limited and ' '}{limited}, got {value!r}"

@@ -267,6 +267,8 @@ class Training:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue exactly from where `state_dict` was taken; a branch continues with its own rates and averages."""
         is_branch = "is_branch" in state
+        if not -self.n_preparation <= state["step"] <= self.config.total_steps:
+            raise ValueError(f"its step is {state['step']}, of {self.config.total_steps}")
         self.algorithm.load_state_dict(shard_state(self.algorithm, state["algorithm"]))
         for name, optimizer in self.algorithm.optimizers.items():
             optimizer.load_state_dict(shard_optimizer_state(optimizer, state["optimizers"][name]))

@@ -1,5 +1,6 @@
 """Fit-on-val of Table 5 against all windows averaged by NumPy from the weights after every step."""
 
+import json
 from itertools import combinations_with_replacement
 
 import numpy as np
@@ -50,6 +51,14 @@ def test_the_chosen_window_is_the_best_of_all(tmp_path, monkeypatch):
     assert len({round(value, 3) for value in on_validation.values()}) > 3, "the windows differ"
     (path / "segments").rename(tmp_path / "gone")
     assert fit_run(path) == fitted, "a stored result needs no segments"
+    stored = json.loads((path / FILE).read_text())
+    for changed in ({"validation": 0.5}, {"first": "1"}, {"checksum": ""}):
+        (path / FILE).write_text(json.dumps({**stored, **changed}))
+        with pytest.raises(RunError, match=r"fit_on_val.json is damaged: restore the file, or remove it"):
+            fit_run(path)
+    del stored["checksum"]
+    (path / FILE).write_text(json.dumps(stored))
+    assert fit_run(path) == fitted, "earlier versions wrote no checksum"
     (path / FILE).unlink()
     with pytest.raises(RunError, match="kept no segments"):
         fit_run(path)

@@ -1,5 +1,4 @@
 import dataclasses
-import re
 
 import pytest
 
@@ -7,7 +6,7 @@ pytest.importorskip("jinja2")
 pytest.importorskip("matplotlib")
 
 from helpers.figures import text_boxes
-from helpers.measured_runs import write_measured_run
+from helpers.measured_runs import replace_rows, write_measured_run
 from helpers.pages import build_page
 from swad.testbed.results.figures.style import save_figure
 from swad.testbed.results.figures.surfaces import line_figure, surface_figure
@@ -89,11 +88,11 @@ def test_contours_with_triangles_and_a_cross(measured_runs):
 
 def test_a_loss_that_is_not_finite_and_a_plane_without_slope_are_drawn(tmp_path):
     run = write_measured_run(tmp_path / "a")
-    path = run.path / SURFACE
-    level = '"losses": {"art": 1.0, "cartoon": 1.0, "photo": 1.0}'
-    path.write_text(re.sub(r'"losses": \{[^}]*\}', level, path.read_text()))
+    level = {"art": 1.0, "cartoon": 1.0, "photo": 1.0}
+    replace_rows(run.path, SURFACE, lambda row: {**row, "losses": level} if "losses" in row else row)
     save_figure(surface_figure([read_surface(run)]), tmp_path / "flat.svg")
-    path.write_text(path.read_text().replace('"art": 1.0', '"art": "inf"', 3))
+    holes = {**level, "art": "inf"}
+    replace_rows(run.path, SURFACE, lambda row: {**row, "losses": holes} if row.get("x") == -1.0 else row)
     save_figure(surface_figure([read_surface(run)]), tmp_path / "holes.svg")
 
 

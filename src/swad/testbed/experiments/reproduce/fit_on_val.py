@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
-from swad.testbed.averages.segment_log import load_segments
 from swad.testbed.averages.segment_windows import fit_on_val
 from swad.testbed.data.splits import DomainSplit
 from swad.testbed.experiments.saved_run import find_device, open_run
-from swad.testbed.experiments.segment_runs import build_evaluation, build_fast_network, merged_by_default
-from swad.testbed.training.run_dir import SEGMENTS, RunError, read_stored
+from swad.testbed.experiments.segment_runs import build_evaluation, build_fast_network, kept_segments, merged_by_default
+from swad.testbed.results.runs import load_run, result_checksum
+from swad.testbed.training.run_dir import RunError, read_stored
 from swad.util.files import write_json
 from swad.util.progress import Progress
 from swad.util.statistics import mean
@@ -54,11 +55,10 @@ def fit_run(
         data: Dataset directory, if it moved since training.
         progress: Called after every window.
     """
-    stored = read_stored(path / FILE)
-    if isinstance(stored, dict) and stored.keys() == FittedWindow.__dataclass_fields__.keys():
-        return FittedWindow(**stored)
+    if (stored := _stored(path / FILE)) is not None:
+        return stored
     run = open_run(path, data)
-    segments = load_segments(path / SEGMENTS)
+    segments = kept_segments(load_run(path))
     if not segments:
         raise RunError(f"{path} kept no segments, which fit-on-val chooses from: train it with --keep-segments")
     torch_device = find_device(device)
@@ -78,5 +78,20 @@ def fit_run(
         mean_accuracy(target.train)(),
         (mean_accuracy(sources.test) if sources.test else on_validation)(),
     )
-    write_json(path / FILE, asdict(fitted))
+    write_json(path / FILE, {**asdict(fitted), "checksum": result_checksum(asdict(fitted))})
     return fitted
+
+
+def _stored(path: Path) -> FittedWindow | None:
+    """Read a result, which earlier versions wrote without a checksum; None if there is none."""
+    content: Any = read_stored(path)
+    if content is None and not path.exists():
+        return None
+    try:
+        fitted = FittedWindow(**{name: value for name, value in content.items() if name != "checksum"})
+        intact = content.get("checksum", result_checksum(asdict(fitted))) == result_checksum(asdict(fitted))
+        if intact and all(isinstance(value, int | float) for value in asdict(fitted).values()):
+            return fitted
+    except (AttributeError, TypeError):
+        pass
+    raise RunError(f"{path} is damaged: restore the file, or remove it to choose a window again")

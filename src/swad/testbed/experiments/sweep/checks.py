@@ -27,7 +27,7 @@ from swad.testbed.models.catalog import SMALL, input_config
 from swad.testbed.models.weight_files import NetworkError
 from swad.testbed.results.selectors import SELECTORS
 from swad.testbed.training import checks
-from swad.testbed.training.config import ConfigError, RunConfig
+from swad.testbed.training.config import SETTINGS, ConfigError, RunConfig
 from swad.testbed.training.defaults import default_hyperparameters
 from swad.util.images import DataError
 from swad.util.names import NO_TARGET, choice_problem, did_you_mean
@@ -56,8 +56,7 @@ def find_problems(spec: SweepSpec) -> list[str]:
     named = isinstance(network, str) and network != SMALL and ":" not in network  # a hub has its own names
     network_problems = _look_up([str(network)], input_config)[1] if named else []
     problems += [*algorithm_problems, *dataset_problems, *average_problems, *network_problems]
-    if invalid := [str(trial) for trial in spec.trials if type(trial) is not int or trial < 0]:
-        problems.append(f"trials must be whole numbers of at least 0, got {', '.join(invalid)}")
+    problems += [problem for trial in spec.trials if (problem := SETTINGS["trial"].problem(trial))]
     # A target may belong to the dataset whose name is misspelled.
     target_problems = [] if dataset_problems else _target_problems(spec)
     problems += target_problems
