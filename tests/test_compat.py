@@ -385,6 +385,17 @@ def test_a_loss_that_is_not_finite_is_refused_and_changes_nothing():
 
 
 @NEVER_CONVERGED
+def test_constants_near_the_largest_float_stay_as_they_are():
+    model = Walk()
+    model.mask = nn.Parameter(torch.full((2,), torch.finfo(torch.float32).min))
+    valley, segment = LossValley(None), AveragedModel(model)
+    for loss in LOSSES:
+        segment.update_parameters(model)
+        valley.update_and_evaluate(segment, None, loss)
+        segment = AveragedModel(model)
+    assert torch.equal(valley.get_final_model().module.mask, model.mask)
+
+
 def test_nothing_is_averaged_after_the_end():
     model = Walk()
     valley = trained_valley(model, [*LOSSES, 0.64, 0.65, 0.66])

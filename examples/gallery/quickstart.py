@@ -3,8 +3,8 @@ Quickstart: SWAD in a PyTorch loop
 ==================================
 
 Three lines add SWAD to a training loop: build the averager, update it after every optimizer step, and show it the
-validation loss after every evaluation. Here a small network learns scikit-learn's handwritten digits and is tested on
-noisy scans, a domain that it never saw.
+validation loss after every evaluation. Here a small network learns scikit-learn's handwritten digits, of which a tenth
+have a wrong label, and is tested on noisy scans, a domain that it never saw.
 
 Run it with ``python examples/gallery/quickstart.py``.
 """
@@ -18,22 +18,29 @@ from torch.nn.functional import cross_entropy
 import swad
 
 torch.set_num_threads(1)
-torch.manual_seed(4)
+torch.manual_seed(0)
 images, labels = (torch.as_tensor(array) for array in load_digits(return_X_y=True))
 images = (images / 16).float()
 order = torch.randperm(len(images))
 train, val, test = order[:200], order[800:1000], order[1000:]
 noisy = images[test] + 0.3 * torch.randn(len(test), 64)
+wrong = order[:1000][torch.rand(1000) < 0.1]  # of train and val; the labels of test are right
+labels[wrong] = torch.randint(10, (len(wrong),))
 
 # %%
 # The loop
 # --------
 # The lines with a number are the only new ones. The learning rate stays constant, and the validation loss is that of
 # the live model, not of the average. After `observe` says `should_stop`, nothing changes the average any more.
+#
+# A network that is trained from scratch needs a `start`: its loss falls for a while first, and a pause in that fall
+# looks like a valley, of which `status.warning` would tell. Here the loss has fallen after some 100 steps. Fine-tuning
+# needs none, so `swad.SWAD(model)` is enough, and `LossValley(restart=True)` helps where nobody knows when it has
+# fallen. The learning rate is as constant as in the paper, and small enough that the validation loss is no mere noise.
 
 model = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 10))
-optimizer = torch.optim.Adam(model.parameters(), lr=2e-2)
-averager = swad.SWAD(model)  # 1
+optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+averager = swad.SWAD(model, valley=swad.LossValley(start=100))  # 1
 
 steps, val_losses = [], []
 for step in range(1, 801):
@@ -58,7 +65,7 @@ print(f"averaged steps {status.start_step} to {status.end_step}, {status.n_avera
 # The average
 # -----------
 # `copy_to` puts the averaged weights into the model. The live weights are gone then, so their accuracy comes first.
-# With the seeds 0 to 5 the average gained between 0.5 and 6 points; this is seed 4, which overfits before the end.
+# With the seeds 0 to 19 the average gained between 3 and 16 points.
 
 
 @torch.no_grad()

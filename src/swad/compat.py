@@ -279,8 +279,8 @@ class LossValley:
         final = copy.deepcopy(self._newest).to(device)
         n_segments = sum(total.weight * times for total, times in averaged)
         for i, tensor in enumerate(final._averaged()):
-            terms = [total.values[i] * times for total, times in averaged]
-            tensor.copy_(reduce(torch.add, terms) / n_segments)
+            mean = (reduce(torch.add, [total.values[i] * times for total, times in averaged]) / n_segments).to(tensor)
+            tensor.copy_(mean.where(mean.isfinite(), tensor))  # a sum of constants near the largest float is infinite
         final.start_step, final.end_step = self._start_steps[spans[0].first], self._end_steps[spans[-1].last]
         # Of segments; without a valley the published class returns the last segment, which has counted its updates.
         final._count = round(n_segments) if self.is_converged else self.status.n_averaged

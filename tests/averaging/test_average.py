@@ -336,7 +336,8 @@ def test_an_averaged_model_is_a_new_one_in_eval_mode():
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
 @pytest.mark.parametrize("buffers", ["copy", "average"])
-def test_a_model_that_changes_its_dtype_is_copied_to_as_it_is_read(dtype, buffers):
+@pytest.mark.parametrize("changed_after", [5, 7])
+def test_a_model_that_changes_its_dtype_is_copied_to_as_it_is_read(dtype, buffers, changed_after):
     model = OneHot()
     average = SWAD(model, buffers=buffers)
     for step in range(1, 8):
@@ -344,7 +345,7 @@ def test_a_model_that_changes_its_dtype_is_copied_to_as_it_is_read(dtype, buffer
         average.update_parameters(model)
         if step % 2 == 0:
             average.observe(1.0)
-        if step == 5:
+        if step == changed_after:  # 7: no update looks at the new tensors before they are read
             model.to(dtype)
     state = average.averaged_state()
     average.copy_to(model)

@@ -646,6 +646,10 @@ def test_testing_the_best_checkpoint_says_that_it_is_live_and_leaves_the_average
     live.load_state_dict(keep.kept[START])
     (twin,) = trainer.test(live, loader(1), verbose=False)
     assert of_best == twin != of_average
+    afresh = pl.Trainer(callbacks=[SWADCallback()], logger=False, enable_progress_bar=False, accelerator="cpu")
+    with pytest.warns(UserWarning, match=r"evaluates the live weights .*: load swad.averaged_weights\(path\) into"):
+        (of_best,) = afresh.test(Scored(), loader(1), ckpt_path=saver.best_model_path, verbose=False)
+    assert of_best == twin
 
 
 def test_a_false_start_is_warned_of_once_with_what_to_pass():

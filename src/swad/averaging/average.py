@@ -146,12 +146,10 @@ class Average(Averager):
         strictly.
         """
         self.tracked.require_same_modules()
-        parts = self._parts()
+        parts, live = self._parts(), self.tracked.live()  # looks tensors up again that a change of dtype replaced
         means = {
-            name: shards.like(tensor, _mean(parts, i, live, live.device).to(tensor.dtype))
-            for i, ((name, tensor), live) in enumerate(
-                zip(self.tracked.averaged.items(), self.tracked.live(), strict=True)
-            )
+            name: shards.like(tensor, _mean(parts, i, live[i], live[i].device).to(tensor.dtype))
+            for i, (name, tensor) in enumerate(self.tracked.averaged.items())
         }
         buffers = dict(zip(self.tracked.buffers, self._newest_buffers(parts), strict=True))
         return self.tracked.whole_state(means, buffers)

@@ -13,7 +13,7 @@ from swad.cli._options import DataNow, Device, Workers
 EXAMPLES = """
 swad merge runs/PACS/erm/sketch-* --greedy
 swad merge runs/PACS/erm/sketch-0 --weights snapshots --last 5
-swad merge runs/PACS/erm/sketch-0 --weights snapshots --decay 1-sqrt -o wsm.safetensors
+swad merge runs/PACS/erm/sketch-0 --weights segments --decay 1-sqrt -o wsm.safetensors
 swad merge fine-tuned.safetensors --initial pretrained.safetensors --alpha 0.5
 """
 
@@ -31,8 +31,8 @@ def merge(
         list[str] | None,
         typer.Option(
             metavar=parse.NAMES,
-            help="Which weights of each run: e.g. last, best, swad, a step such as 2500, or snapshots for all of them. "
-            "Default: last.",
+            help="Which weights of each run: e.g. last, best, swad, a step such as 2500, snapshots for all of them, or "
+            "segments for the means of the segments it kept, each of which counts the same. Default: last.",
         ),
     ] = None,
     greedy: Annotated[

@@ -49,7 +49,7 @@ class AverageCallback(FollowedTraining, Callback):  # type: ignore[misc]
     (`ModelCheckpoint(every_n_train_steps=...)` without `monitor`): such a checkpoint resumes without that evaluation.
 
     `trainer.test(ckpt_path="best")` tests the weights in that checkpoint. If those are live weights, a warning says so,
-    and the module has the average again afterwards. `trainer.test(model)` tests the average.
+    and the module has the average again afterwards if it had it. After `fit`, `trainer.test(model)` tests the average.
 
     Args:
         average: The class of the average, or a function of the module that returns one.
@@ -107,13 +107,13 @@ class AverageCallback(FollowedTraining, Callback):  # type: ignore[misc]
                 f"a resumed average needs its state, but this checkpoint has none under {self.state_key!r}, "
                 f"only {', '.join(map(repr, saved)) or 'nothing'}: pass missing_state='start' to begin averaging here"
             )
-        of_live = self.state_key in saved and not _has_average(saved[self.state_key])
-        if fn != "fit" and of_live and self._applied and pl_module is self.averager.tracked.model:
-            self._overwritten = True
-            rank_zero_warn(
-                f"trainer.{fn.value}(ckpt_path=...) evaluates the live weights in that checkpoint and not the average: "
-                f"call trainer.{fn.value}(model), which has the average, and has it again after this"
-            )
+        if fn == "fit" or self.state_key not in saved or _has_average(saved[self.state_key]):
+            return
+        self._overwritten = self._applied and pl_module is self.averager.tracked.model
+        call, advice = f"trainer.{fn.value}", "load swad.averaged_weights(path) into the module instead"
+        if self._overwritten:
+            advice = f"{call}(model) evaluates the average, which the module has again after this"
+        rank_zero_warn(f"{call}(ckpt_path=...) evaluates the live weights in the checkpoint, not the average: {advice}")
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Keep the state until training starts: Lightning restores callbacks before it sets up the model."""

@@ -35,7 +35,7 @@ class CheckpointError(ValueError):
 
 def name_of(checkpoint: Checkpoint) -> str:
     """Return what errors and metadata call a checkpoint."""
-    return "a state dict" if isinstance(checkpoint, Mapping) else os.fspath(checkpoint)
+    return getattr(checkpoint, "name", "a state dict") if isinstance(checkpoint, Mapping) else os.fspath(checkpoint)
 
 
 def is_checkpoint_folder(path: Path) -> bool:

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from helpers.tiny_runs import tiny
+from swad.merging.checkpoints import name_of
 from swad.merging.merge import take_greedily
 from swad.merging.weighted_mean import weighted_mean
 from swad.testbed.data.benchmarks import digits
@@ -34,6 +35,7 @@ def runs(tmp_path_factory):
         patch.setattr(digits, "render", lambda: images)
         for name, changes in {"a": {"seed": 0}, "b": {"seed": 1}, "other": {"target": "board"}}.items():
             options = {"network": "test_resnet", "weights": "random", "freeze_bn": False, "averages": ("swa",)}
+            options |= {"keep_segments": name == "a"}
             train(tiny(root / name, steps=20, snapshots=(10, 15), **options, **changes))
         yield root
 
@@ -105,13 +107,52 @@ def test_the_file_is_one_that_the_benchmark_loads(runs, tmp_path):
     assert "Merged from 25 %" in written[1].read_text()
 
 
+def test_segments_are_merged_as_the_means_of_their_updates(runs, tmp_path):
+    run = open_run(runs / "a")
+    files = sorted((runs / "a" / "segments").iterdir())
+    found = merge_runs.find_checkpoints([runs / "a"], ["segments"])
+    assert [name_of(each) for each in found.files] == list(map(str, files))
+    stored = [torch.load(file, weights_only=True) for file in files]
+    assert [(segment["first"], segment["last"]) for segment in stored] == [(1, 10), (11, 20)]
+    merged = weighted_mean(found.files, [1, 3])
+    assert set(merged) == set(run.state("last"))
+    first, second = (segment["sum"] for segment in stored)
+    for name in first:
+        torch.testing.assert_close(merged[name], (first[name] / 10 + 3 * second[name] / 10) / 4)
+    counters = [name for name in merged if name.endswith("num_batches_tracked")]
+    assert counters
+    assert all(merged[name].equal(stored[-1]["buffers"][name]) for name in counters)
+    (one,) = merge_runs.find_checkpoints([files[-1]], ["last"]).files
+    alone = weighted_mean([one], [1])
+    for name in second:
+        torch.testing.assert_close(alone[name], second[name] / 10)
+    written = merge_runs.save_merged(tmp_path / "m.safetensors", merged, found.files, [1, 3])
+    model = load_predictor(written[0]).model
+    assert all(tensor.equal(merged[name]) for name, tensor in model.state_dict().items())
+    assert read_card(written[0])["merged"][-1]["checkpoint"] == str(files[-1])
+    score = merge_runs.RunScorer(run, CPU, workers=0)
+    assert take_greedily(found.files, score)
+
+
+def test_frozen_tensors_of_segments_are_those_of_the_last_weights(runs):
+    (segment, *_) = merge_runs.find_checkpoints([runs / "a"], ["segments"]).files
+    last = open_run(runs / "a").state("last")
+    name = next(iter(merge_runs.read_segment(segment._file).sum))
+    with pytest.MonkeyPatch.context() as patch:
+        read = merge_runs.read_segment(segment._file)
+        without = dataclasses.replace(read, sum={key: value for key, value in read.sum.items() if key != name})
+        patch.setattr(merge_runs, "read_segment", lambda file: without)
+        assert segment[name].equal(last[name])
+        assert set(segment) == set(last)
+
+
 def test_what_must_not_be_merged(runs, tmp_path):
     with pytest.raises(RunError, match="must hold out the same target of the same dataset"):
         merge_runs.find_checkpoints([runs / "a", runs / "other"], ["last"])
     with pytest.raises(RunError, match="has no weights 'swad'; it has"):
         merge_runs.find_checkpoints([runs / "a"], ["swad"])
-    with pytest.raises(RunError, match=r"segment-00000010.pt is a kept segment, a sum of weights: `swad windows`"):
-        merge_runs.find_checkpoints([runs / "a" / "segments" / "segment-00000010.pt"], ["last"])
+    with pytest.raises(RunError, match="has no segments: train it with --keep-segments"):
+        merge_runs.find_checkpoints([runs / "b"], ["segments"])
     bare = tmp_path / "bare"
     train(tiny(bare, steps=10, snapshots=(), averages=()))
     with pytest.raises(RunError, match="has no snapshots: train it with --snapshots"):

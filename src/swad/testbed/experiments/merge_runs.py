@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -13,12 +14,13 @@ from torch import Tensor, nn
 
 from swad.merging.checkpoints import Checkpoint, is_checkpoint_folder, name_of
 from swad.merging.weighted_mean import described, save
+from swad.testbed.averages.segment_log import load_segments, read_segment
 from swad.testbed.experiments.finished_runs import open_runs
-from swad.testbed.experiments.saved_run import SavedRun
+from swad.testbed.experiments.saved_run import SavedRun, open_run
 from swad.testbed.experiments.segment_runs import build_estimate, build_evaluation, build_network
 from swad.testbed.models import weight_files
 from swad.testbed.training import export
-from swad.testbed.training.run_dir import RunError
+from swad.testbed.training.run_dir import SEGMENTS, RunError
 from swad.util.names import listed
 
 SNAPSHOTS = "snapshots"
@@ -27,12 +29,47 @@ SNAPSHOTS = "snapshots"
 Estimate = Callable[[nn.Module], object]
 
 
+class SegmentMean(Mapping[str, Tensor]):
+    """The mean of the weights in a kept segment, which is stored as their sum; computed when a tensor is asked for.
+
+    It has the names of the run's last weights. Frozen tensors, which no segment has, are those of the last weights.
+
+    Args:
+        file: The segment.
+        run: The run that kept it.
+    """
+
+    def __init__(self, file: Path, run: SavedRun) -> None:
+        self.name, self.run, self._file = str(file), run, file
+        self._last = run.file("last")
+        read_segment(file)  # compares the checksums
+
+    @cached_property
+    def _frozen(self) -> dict[str, Tensor]:
+        segment = read_segment(self._file)
+        last = weight_files.read_safetensors(self._last).items()
+        return {name: tensor for name, tensor in last if name not in segment.sum and name not in segment.buffers}
+
+    def __getitem__(self, name: str) -> Tensor:
+        segment = read_segment(self._file)  # mapped: only this tensor is read
+        if name in segment.sum:
+            return segment.sum[name] / len(segment)
+        return segment.buffers[name] if name in segment.buffers else self._frozen[name]
+
+    def __iter__(self) -> Iterator[str]:
+        segment = read_segment(self._file)
+        return iter([*segment.sum, *segment.buffers, *self._frozen])
+
+    def __len__(self) -> int:
+        return len(list(iter(self)))
+
+
 @dataclass
 class Found:
     """The checkpoints that some paths stand for."""
 
-    files: list[Path] = field(default_factory=list)
-    """Weights files of runs, and other checkpoints, in the order of the paths."""
+    files: list[Path | SegmentMean] = field(default_factory=list)
+    """Weights files and segments of runs, and other checkpoints, in the order of the paths."""
     runs: list[SavedRun] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     others: list[Path] = field(default_factory=list)
@@ -50,7 +87,7 @@ def find_checkpoints(paths: Sequence[Path], names: Sequence[str], data: Path | N
 
     Args:
         paths: Run directories, directories of runs, and checkpoints that `swad.merge` reads.
-        names: Weights of each run, e.g. "last", a step such as "2500", or "snapshots".
+        names: Weights of each run, e.g. "last", a step such as "2500", "snapshots" or "segments".
         data: Where the dataset is now, if it moved since training.
     """
     found = Found()
@@ -59,9 +96,13 @@ def find_checkpoints(paths: Sequence[Path], names: Sequence[str], data: Path | N
             runs, notes = open_runs([path], data)
             found.runs += runs
             found.notes += notes
-            found.files += [_undamaged(run.file(name)) for run in runs for name in _full_names(run, names)]
-        elif path.name.startswith("segment-"):
-            raise RunError(f"{path} is a kept segment, a sum of weights: `swad windows` averages and evaluates them")
+            found.files += [each for run in runs for each in _of_run(run, names)]
+        elif path.parent.name == SEGMENTS and path.name.startswith("segment-"):
+            run = next((run for run in found.runs if run.path == path.parents[1]), None) or open_run(
+                path.parents[1], data
+            )
+            found.runs += [] if run in found.runs else [run]
+            found.files.append(SegmentMean(path, run))
         else:
             found.files.append(path)
             found.others.append(path)
@@ -69,10 +110,16 @@ def find_checkpoints(paths: Sequence[Path], names: Sequence[str], data: Path | N
     return found
 
 
-def _full_names(run: SavedRun, names: Sequence[str]) -> list[str]:
+def _of_run(run: SavedRun, names: Sequence[str]) -> list[Path | SegmentMean]:
+    """Return the checkpoints of a run that the names stand for, segments last."""
     if SNAPSHOTS in names and not run.snapshots:
         raise RunError(f"{run.path} has no snapshots: train it with --snapshots in a new directory")
-    return run.full_names([each for name in names for each in (run.snapshots if name == SNAPSHOTS else [name])])
+    segments = load_segments(run.path / SEGMENTS) if SEGMENTS in names else []
+    if SEGMENTS in names and not segments:
+        raise RunError(f"{run.path} has no segments: train it with --keep-segments in a new directory")
+    weights = [each for name in names if name != SEGMENTS for each in (run.snapshots if name == SNAPSHOTS else [name])]
+    files = [_undamaged(run.file(name)) for name in run.full_names(weights)]
+    return [*files, *(SegmentMean(file, run) for file in segments)]
 
 
 def _undamaged(file: Path) -> Path:
@@ -162,7 +209,9 @@ def save_merged(
 
 
 def _card(checkpoint: Checkpoint) -> dict[str, Any] | None:
-    """Return the model card of a weights file that a run wrote; None for other checkpoints."""
+    """Return the model card of a weights file that a run wrote, or of the run; None for other checkpoints."""
+    if isinstance(checkpoint, SegmentMean):
+        return _card(checkpoint.run.file("last"))
     if not name_of(checkpoint).endswith(".safetensors"):
         return None
     with weight_files.open_safetensors(name_of(checkpoint)) as file:
