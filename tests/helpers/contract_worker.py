@@ -15,13 +15,11 @@ from helpers.tiny_algorithms import batch_for, make, quick, update
 from swad.testbed.algorithms.base import Batch, StepContext
 from swad.testbed.algorithms.registry import get_algorithm
 from swad.testbed.training.distributed import Dist, process_group
-from swad.testbed.training.sharding import whole
 
 STEPS = 2
 OTHERS: dict[str, tuple[str, dict[str, Any]]] = {
     "accumulated": ("erm", {"n_parts": 2, "dropout": 0.0}),
-    "sharded": ("arm", {"strategy": "fsdp"}),  # whose predictor is more than the network
-    "sharded sgd": ("erm", {"n_parts": 2, "dropout": 0.0, "strategy": "fsdp", "optimizer": "sgd"}),
+    "accumulated sgd": ("erm", {"n_parts": 2, "dropout": 0.0, "optimizer": "sgd"}),
 }
 """Further ways to compute the steps: the algorithm, and options of `first_steps`."""
 
@@ -31,7 +29,6 @@ def first_steps(
     dist: Dist | None = None,
     n_parts: int = 1,
     dropout: float = 0.5,
-    strategy: str = "ddp",
     optimizer: str = "adam",
 ) -> dict[str, Any]:
     """Return the losses of the first steps and the state after them; with `dist`, on this rank's shard.
@@ -48,7 +45,7 @@ def first_steps(
     if dist is not None:
         groups = algorithm.n_domains
         algorithm.gather, algorithm.local_shard = partial(dist.gather, groups), partial(dist.local_shard, groups)
-        ctx = dist.step_context(algorithm, n_parts=n_parts, strategy=strategy)
+        ctx = dist.step_context(algorithm, n_parts=n_parts)
     for made in algorithm.optimizers.values():
         for group in made.param_groups:
             # Adam hides gradients that are wrong by a factor, and amplifies the rounding of tiny ones.
@@ -71,7 +68,7 @@ def first_steps(
     if dist is not None:
         dist.average(losses)
     parallel = ctx.data_parallel is not None
-    return {"losses": torch.stack(losses), "state": whole(algorithm.state_dict()), "data_parallel": parallel}
+    return {"losses": torch.stack(losses), "state": algorithm.state_dict(), "data_parallel": parallel}
 
 
 def main() -> None:

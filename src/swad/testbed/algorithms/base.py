@@ -29,7 +29,6 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from swad.averaging.batchnorm import update_bn
-from swad.tensors.shards import is_sharded
 from swad.testbed.algorithms import AlgorithmError
 from swad.testbed.algorithms import hyperparameters as hp
 from swad.testbed.algorithms._helpers import apply_mask, dropout_mask, is_dense, match_layouts, parameters_of
@@ -61,19 +60,17 @@ class StepContext:
         average_gradients: Averages the gradients of parameters over the processes, after backward.
         clip: Largest norm of the gradients; None for no clipping.
         data_parallel: Computes the loss of an algorithm that keeps `update`, and averages its gradients during backward
-            instead of after it (DDP, FSDP). None with one process, and for algorithms with an update of their own.
+            instead of after it (DDP). None with one process, and for algorithms with an update of their own.
     """
 
     autocast: Callable[[], AbstractContextManager[object]] = nullcontext
     average_gradients: Callable[[Iterable[nn.Parameter]], None] = _no_reduction
     clip: float | None = None
-    data_parallel: nn.Module | None = None
+    data_parallel: DistributedDataParallel | None = None
 
     def no_sync(self) -> AbstractContextManager[object]:
         """Open the context of all backward passes of a step but the last: gradients need not be averaged yet."""
-        if isinstance(self.data_parallel, DistributedDataParallel):
-            return self.data_parallel.no_sync()
-        return nullcontext()  # FSDP averages every time, because it keeps no whole gradients
+        return nullcontext() if self.data_parallel is None else self.data_parallel.no_sync()
 
 
 class Algorithm(nn.Module):
@@ -100,8 +97,6 @@ class Algorithm(nn.Module):
     """Fewest source domains for which the loss is defined."""
     views: ClassVar[int] = 1
     """Number of augmented views of every image in a batch."""
-    shardable: ClassVar[bool] = True
-    """Whether fsdp can shard it. False if it reads parameters of the network outside of the forward pass."""
     own_recipe: ClassVar[Recipe | None] = None
     """The settings of its own paper, for `--recipe own`, where they differ from the protocol's."""
     dropout_masks: ClassVar[tuple[str, ...]] = ("dropout_mask",)
@@ -333,9 +328,7 @@ class Algorithm(nn.Module):
             groups = [{"params": groups}]
         options = {"lr": self.lr, "weight_decay": self.hyperparameters.weight_decay, **options}
         groups = [{**options, **group, "params": list(group["params"])} for group in groups]
-        # Sharded parameters are never captured; torch's fused Adam takes them, its fused SGD does not.
-        sharded = is_sharded(groups[0]["params"][0])
-        capturable = groups[0]["params"][0].is_cuda and not sharded
+        capturable = groups[0]["params"][0].is_cuda
         for group in groups if capturable else ():
             # The learning rate and the step count are tensors on the device, so that a captured step reads their
             # current values and can follow a schedule.
@@ -343,7 +336,7 @@ class Algorithm(nn.Module):
         if (name or self.optimizer_name) == "adam":
             return torch.optim.Adam(groups, fused=True, capturable=capturable)
         groups = [{key: value for key, value in group.items() if key != "betas"} for group in groups]
-        optimizer = torch.optim.SGD(groups, momentum=self.momentum, fused=not sharded)
+        optimizer = torch.optim.SGD(groups, momentum=self.momentum, fused=True)
         for group in optimizer.param_groups if self.momentum else ():
             for param in group["params"]:
                 # torch makes these in the first step, which a graph must not capture, and for all parameters at once.

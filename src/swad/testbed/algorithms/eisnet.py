@@ -85,7 +85,6 @@ class EISNet(Algorithm):
         "ECCV, 2020."
     )
     needs = ("an EMA network",)
-    shardable = False  # the EMA network is whole
     Hyperparameters = EISNetHyperparameters
     hyperparameters: EISNetHyperparameters
     own_recipe = Recipe(

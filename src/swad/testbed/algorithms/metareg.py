@@ -65,7 +65,6 @@ class MetaReg(Algorithm):
 
     paper = "Balaji et al.: MetaReg: Towards Domain Generalization using Meta-Regularization. NeurIPS, 2018."
     needs = ("domain labels", "own optimizers", "a preparation")
-    shardable = False  # the copy of the initial weights is whole
     Hyperparameters = MetaRegHyperparameters
     hyperparameters: MetaRegHyperparameters
     start: Tensor

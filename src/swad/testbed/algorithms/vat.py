@@ -42,7 +42,6 @@ class VAT(Algorithm):
         "Semi-Supervised Learning. TPAMI, 2019."
     )
     needs = ("three passes",)
-    shardable = False  # the backward pass inside the loss gives the parameters back
     Hyperparameters = VATHyperparameters
     hyperparameters: VATHyperparameters
 

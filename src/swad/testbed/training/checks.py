@@ -10,7 +10,6 @@ from pathlib import Path
 
 import torch
 
-from swad.testbed.algorithms.base import Algorithm
 from swad.testbed.algorithms.hyperparameters import fill
 from swad.testbed.algorithms.registry import AlgorithmError, get_algorithm, list_algorithms
 from swad.testbed.averages import registry
@@ -163,15 +162,6 @@ def _algorithm_problems(config: RunConfig, benchmark: Benchmark | None) -> list[
     filled = fill(algorithm_class.Hyperparameters, {**defaults, **config.training.hyperparameters})
     low_res = benchmark is not None and benchmark.image_spec.low_res
     problems = filled.problems() or (filled.problems_on_low_res() if low_res else [])
-    if config.machine.strategy == "fsdp":
-        if algorithm_class.update is not Algorithm.update:
-            problems.append(
-                f"fsdp shards algorithms that step on one loss, but {name} has an update of its own: use ddp"
-            )
-        elif not algorithm_class.shardable:
-            problems.append(
-                f"fsdp gathers parameters for the forward pass, but {name} reads them outside of it: use ddp"
-            )
     if not problems and filled.batch_size < algorithm_class.min_per_domain:
         least = algorithm_class.min_per_domain
         problems.append(f"{name} needs a batch_size of {least} or more, got {filled.batch_size}")

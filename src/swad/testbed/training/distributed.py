@@ -27,7 +27,6 @@ from torch.nn.parallel import DistributedDataParallel
 
 from swad.testbed.algorithms.base import Algorithm, Batch, Noise, StepContext
 from swad.testbed.training.run_dir import RunError
-from swad.testbed.training.sharding import shard
 from swad.util.names import one_line
 
 _PARAMETERS = inspect.signature(DistributedDataParallel).parameters
@@ -111,7 +110,6 @@ class Dist:
         autocast: Callable[[], AbstractContextManager[object]] = nullcontext,
         clip: float | None = None,
         n_parts: int = 1,
-        strategy: str = "ddp",
     ) -> StepContext:
         """Return how the steps of an algorithm are computed, and how its gradients are averaged.
 
@@ -120,15 +118,10 @@ class Dist:
             autocast: Opens the mixed-precision context of forward passes.
             clip: Largest norm of the gradients; None for no clipping.
             n_parts: Parts of a batch over which gradients are accumulated.
-            strategy: "ddp" or "fsdp"; the latter shards the algorithm, before it has optimizers and averages.
         """
         kind = type(algorithm)
         if self.world_size == 1 or kind.update is not Algorithm.update:
             return StepContext(autocast, self.average_gradients, clip)
-        if strategy == "fsdp":
-            sharded = _Loss(algorithm)
-            shard(sharded, self.device, self.world_size)
-            return StepContext(autocast, clip=clip, data_parallel=sharded)
         # Within a phase every step does the same, as for a CUDA graph, but phases may use different parameters. A graph
         # that is declared static allows unused parameters at no cost, but its first step allows no accumulation.
         has_phases = kind.phase is not Algorithm.phase
