@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from helpers.tiny_algorithms import batch_for, make, quick, update
+from helpers.tiny_algorithms import batch_for, make, quick, tell, update
 from swad.testbed.algorithms.base import Batch, StepContext
 from swad.testbed.algorithms.registry import get_algorithm
 from swad.testbed.training.distributed import Dist, process_group
@@ -40,11 +40,11 @@ def first_steps(
     wanted = {"anneal": 1, "preparation": 0.1}
     options = {field: value for field, value in wanted.items() if field in fields} | quick(name)
     algorithm = make(name, dropout=dropout, lr=0.1, **options)
-    algorithm.optimizer_name, algorithm.momentum = optimizer, 0.9
+    tell(algorithm, optimizer=optimizer)
     ctx = StepContext()
     if dist is not None:
         groups = algorithm.n_domains
-        algorithm.gather, algorithm.local_shard = partial(dist.gather, groups), partial(dist.local_shard, groups)
+        tell(algorithm, gather=partial(dist.gather, groups), local_shard=partial(dist.local_shard, groups))
         ctx = dist.step_context(algorithm, n_parts=n_parts)
     for made in algorithm.optimizers.values():
         for group in made.param_groups:

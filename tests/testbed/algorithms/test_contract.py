@@ -24,7 +24,7 @@ from helpers.contract_worker import OTHERS, STEPS, first_steps
 from helpers.fake_processes import require_same_step
 from helpers.forked import run_ranks
 from helpers.runs import RecordingCallback, crash_at, require_same, short
-from helpers.tiny_algorithms import CLASSES, SHAPE, batch_for, make, noise_for, quick, update
+from helpers.tiny_algorithms import CLASSES, SHAPE, batch_for, make, noise_for, quick, tell, update
 from swad.gpu.cuda_graph import CapturedGraph, run_on_stream
 from swad.testbed.algorithms.base import Algorithm, StepContext
 from swad.testbed.algorithms.hyperparameters import draw, fill
@@ -197,7 +197,7 @@ def copied(state):
 def test_two_domains_and_the_smallest_batch(name, optimizer):
     kind = get_algorithm(name)
     algorithm = make(name, domains=2, batch_size=kind.min_per_domain, **early(name))
-    algorithm.optimizer_name = optimizer
+    tell(algorithm, optimizer=optimizer)
     for step in range(1, 5):
         assert update(algorithm, batch_for(algorithm, step)).isfinite()
         assert all(p.grad.isfinite().all() for p in algorithm.parameters() if p.grad is not None)
@@ -416,7 +416,7 @@ def _repeatable(monkeypatch):
 
 def on_gpu(name):
     algorithm = make(name, dropout=0.5, **{**early(name), "lr": 0.01}).cuda()
-    algorithm.n_preparation *= 3  # long enough to be captured
+    tell(algorithm, n_preparation=3 * algorithm.run_info.n_preparation)  # long enough to be captured
     for optimizer in algorithm.optimizers.values():
         for group in optimizer.param_groups:
             group["eps"] = 0.1  # Adam amplifies the rounding of tiny gradients

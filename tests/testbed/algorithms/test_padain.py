@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from helpers.tiny_algorithms import batch_for, make, noise_for
+from helpers.tiny_algorithms import batch_for, make, noise_for, tell
 from swad.gpu.fused_norm import fuse
 from swad.testbed.algorithms._mixed_maps import MixingState
 from swad.testbed.algorithms.padain import SwapStatistics, convolutions
@@ -123,7 +123,7 @@ def test_draws_follow_the_probability_and_permute_the_whole_batch():
         assert sorted(first.tolist()) == sorted(second.tolist()) == list(range(12))
         assert not first.equal(second), "every convolution has its own"
     coins = [algorithm.draw_coins(step) for step in noises]
-    algorithm.seed = 1
+    tell(algorithm, seed=1)
     assert coins != [algorithm.draw_coins(step) for step in noises], "other runs have other draws"
 
 

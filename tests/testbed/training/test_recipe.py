@@ -210,7 +210,7 @@ def test_the_steps_are_those_of_plain_sgd(tmp_path):
     config = resolve(short(tmp_path, recipe="own", steps=30, hyperparameters={}))
     sources = hold_out(load("digits"), "paper").sources
     algorithm = build_algorithm(config, sources, Dist(torch.device("cpu")))
-    assert algorithm.total_steps == 30
+    assert algorithm.run_info.total_steps == 30
     assert algorithm.n_images == 64
     *body, bias = algorithm.predictor.parameters()
     twins = [param.detach().clone().requires_grad_() for param in (*body, bias)]

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -37,7 +37,7 @@ from swad.testbed.data.loaders import Batch
 from swad.testbed.models import networks
 from swad.util.names import listed
 
-__all__ = ["Algorithm", "Batch", "Noise", "Recipe", "StepContext"]
+__all__ = ["Algorithm", "Batch", "Noise", "Recipe", "RunInfo", "StepContext"]
 
 Noise = Mapping[str, Tensor]
 """The random numbers of a step, and other values that depend on its number, by name."""
@@ -49,6 +49,41 @@ def _no_reduction(parameters: Iterable[nn.Parameter]) -> None:
 
 def _identity(rows: Tensor) -> Tensor:
     return rows
+
+
+@dataclass(frozen=True)
+class RunInfo:
+    """The run that trains an algorithm, as far as the algorithm may know it.
+
+    Args:
+        domain_sizes: Training images of every source domain.
+        seed: Seed of the run.
+        total_steps: Optimizer steps of the run; 0 if nobody knows.
+        n_preparation: Updates before step 1: those of `preparation_steps`.
+        image_shape: Channels, height and width of the images.
+        image_mean: The mean that was subtracted from every channel.
+        image_std: The standard deviation by which every channel was divided then.
+        pooled: Whether the images of a batch are of all domains together, and not equally many of each.
+        optimizer: The optimizer of the network, adam or sgd.
+        momentum: Momentum of SGD.
+        lr_scale: Factor on the learning rate of the hyperparameters.
+        gather: Returns the rows of the whole batch for those of this process.
+        local_shard: Returns the rows of this process for those of the whole batch.
+    """
+
+    domain_sizes: tuple[int, ...]
+    seed: int = 0
+    total_steps: int = 0
+    n_preparation: int = 0
+    image_shape: tuple[int, int, int] = (3, 224, 224)
+    image_mean: tuple[float, ...] = (0.0, 0.0, 0.0)
+    image_std: tuple[float, ...] = (1.0, 1.0, 1.0)
+    pooled: bool = False
+    optimizer: Literal["adam", "sgd"] = "adam"
+    momentum: float = 0.9
+    lr_scale: float = 1.0
+    gather: Callable[[Tensor], Tensor] = _identity
+    local_shard: Callable[[Tensor], Tensor] = _identity
 
 
 @dataclass(frozen=True)
@@ -82,7 +117,7 @@ class Algorithm(nn.Module):
     Args:
         predictor: The network, from images to class scores.
         hyperparameters: An instance of the class's `Hyperparameters`.
-        n_domains: Number of source domains in a batch.
+        run_info: The run that trains it.
     """
 
     paper: ClassVar[str] = ""
@@ -104,28 +139,12 @@ class Algorithm(nn.Module):
     constant_lr: ClassVar[tuple[str, ...]] = ()
     """Names of the optimizers whose learning rate follows no schedule."""
 
-    def __init__(self, predictor: nn.Module, hyperparameters: hp.Hyperparameters, n_domains: int) -> None:
+    def __init__(self, predictor: nn.Module, hyperparameters: hp.Hyperparameters, run_info: RunInfo) -> None:
         super().__init__()
-        self.predictor = self.wrap_predictor(predictor, hyperparameters, n_domains)
-        self.hyperparameters = hyperparameters
-        self.n_domains = n_domains
+        self.hyperparameters, self.run_info = hyperparameters, run_info
+        self.n_domains = len(run_info.domain_sizes)
+        self.predictor = self.wrap_predictor(predictor, hyperparameters, self.n_domains)
         self.pending_buffers: dict[str, Tensor] = {}
-        # The trainer sets these: updates before step 1, the seed and the length of the run, images and their
-        # normalization, training images of each domain, whether a batch mixes the domains, the optimizer, and how the
-        # images of a step are split over processes.
-        self.n_preparation = 0
-        self.seed = 0
-        self.image_shape: tuple[int, int, int] | None = None
-        self.image_mean: tuple[float, ...] = (0.0, 0.0, 0.0)
-        self.image_std: tuple[float, ...] = (1.0, 1.0, 1.0)
-        self.domain_sizes: tuple[int, ...] = (1,) * n_domains
-        self.total_steps: int | None = None
-        self.pooled = False
-        self.optimizer_name: str = "adam"
-        self.momentum = 0.9
-        self.lr_scale = 1.0
-        self.gather: Callable[[Tensor], Tensor] = _identity
-        self.local_shard: Callable[[Tensor], Tensor] = _identity
         self._features: Callable[[nn.Module, Tensor], Tensor] = networks.features
         self._predict: Callable[[nn.Module, Tensor], Tensor] = networks.scores
 
@@ -262,16 +281,24 @@ class Algorithm(nn.Module):
     @property
     def n_images(self) -> int:
         """Number of images in a step, over all domains and processes."""
-        return (1 if self.pooled else self.n_domains) * self.hyperparameters.batch_size
+        return (1 if self.run_info.pooled else self.n_domains) * self.hyperparameters.batch_size
 
     @property
     def lr(self) -> float:
         """The learning rate of the run: that of the hyperparameters, times the scale of the imagenet recipe."""
-        return self.hyperparameters.lr * self.lr_scale
+        return self.hyperparameters.lr * self.run_info.lr_scale
+
+    def gather(self, rows: Tensor) -> Tensor:
+        """Return the rows of the whole batch for those of this process."""
+        return self.run_info.gather(rows)
+
+    def local_shard(self, rows: Tensor) -> Tensor:
+        """Return the rows of this process for those of the whole batch."""
+        return self.run_info.local_shard(rows)
 
     def by_domain(self, rows: Tensor) -> Tensor:
         """Reshape rows that are sorted by domain to `[domains, images of a domain, ...]`."""
-        if self.pooled:
+        if self.run_info.pooled:
             raise AlgorithmError(
                 f"{type(self).__name__} groups images by domain, which pooled batches mix: use balanced batches, and "
                 'declare needs = ("domain labels",)'
@@ -333,11 +360,12 @@ class Algorithm(nn.Module):
             # The learning rate and the step count are tensors on the device, so that a captured step reads their
             # current values and can follow a schedule.
             group["lr"] = torch.tensor(group["lr"], device=group["params"][0].device)
-        if (name or self.optimizer_name) == "adam":
+        if (name or self.run_info.optimizer) == "adam":
             return torch.optim.Adam(groups, fused=True, capturable=capturable)
         groups = [{key: value for key, value in group.items() if key != "betas"} for group in groups]
-        optimizer = torch.optim.SGD(groups, momentum=self.momentum, fused=True)
-        for group in optimizer.param_groups if self.momentum else ():
+        momentum = self.run_info.momentum
+        optimizer = torch.optim.SGD(groups, momentum=momentum, fused=True)
+        for group in optimizer.param_groups if momentum else ():
             for param in group["params"]:
                 # torch makes these in the first step, which a graph must not capture, and for all parameters at once.
                 optimizer.state[param]["momentum_buffer"] = torch.zeros_like(param)

@@ -55,7 +55,7 @@ from torch.nn import functional
 from swad.tensors.swapping import restored
 from swad.testbed.algorithms import hyperparameters as hp
 from swad.testbed.algorithms._helpers import apply_mask, gradients, random_order
-from swad.testbed.algorithms.base import Algorithm, Batch, Noise, Recipe, StepContext
+from swad.testbed.algorithms.base import Algorithm, Batch, Noise, Recipe, RunInfo, StepContext
 from swad.testbed.algorithms.hyperparameters import Choice, Constant, Hyperparameters, Power, hyper
 from swad.testbed.models import networks
 
@@ -92,8 +92,8 @@ class MASF(Algorithm):
         hyperparameters={"lr": 1e-5, "batch_size": 128, "dropout": 0.5},
     )
 
-    def __init__(self, predictor: nn.Module, hyperparameters: hp.Hyperparameters, n_domains: int) -> None:
-        super().__init__(predictor, hyperparameters, n_domains)
+    def __init__(self, predictor: nn.Module, hyperparameters: hp.Hyperparameters, run_info: RunInfo) -> None:
+        super().__init__(predictor, hyperparameters, run_info)
         hidden, out = WIDTHS
         self.metric = nn.Sequential(
             nn.Linear(networks.head(self.predictor).in_features, hidden),

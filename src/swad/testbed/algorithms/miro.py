@@ -36,7 +36,7 @@ from torch.nn import functional
 
 from swad.testbed.algorithms import hyperparameters as hp
 from swad.testbed.algorithms._stage_hook import StageHook
-from swad.testbed.algorithms.base import Batch, Noise
+from swad.testbed.algorithms.base import Batch, Noise, RunInfo
 from swad.testbed.algorithms.erm import ERM
 from swad.testbed.algorithms.hyperparameters import Choice, Hyperparameters, hyper
 from swad.testbed.algorithms.recipe import Recipe
@@ -69,8 +69,8 @@ class MIRO(ERM):
         by_dataset={name: Recipe(hyperparameters={"penalty": 0.01}) for name in ("PACS", "VLCS")},
     )
 
-    def __init__(self, predictor: nn.Module, hyperparameters: hp.Hyperparameters, n_domains: int) -> None:
-        super().__init__(predictor, hyperparameters, n_domains)
+    def __init__(self, predictor: nn.Module, hyperparameters: hp.Hyperparameters, run_info: RunInfo) -> None:
+        super().__init__(predictor, hyperparameters, run_info)
         self.frozen = networks.frozen_copy(self.predictor)
         self._maps, self._frozen_maps = MapRecorder(self.predictor), MapRecorder(self.frozen)
         raw = math.log(math.expm1(START - EPS))

@@ -33,6 +33,7 @@ from swad.testbed.algorithms import hyperparameters as hp
 from swad.testbed.algorithms._helpers import draw_beta, host_stream, random_order, ring_partners, to_device
 from swad.testbed.algorithms._mixed_maps import MixedMaps, MixingState
 from swad.testbed.algorithms._stage_hook import StageHook
+from swad.testbed.algorithms.base import RunInfo
 from swad.testbed.algorithms.hyperparameters import Constant, Hyperparameters, hyper
 from swad.testbed.models import networks
 
@@ -58,8 +59,8 @@ class MixStyle(MixedMaps):
     hyperparameters: MixStyleHyperparameters
     min_domains = 2
 
-    def __init__(self, predictor: nn.Module, hyperparameters: hp.Hyperparameters, n_domains: int) -> None:
-        super().__init__(predictor, hyperparameters, n_domains)
+    def __init__(self, predictor: nn.Module, hyperparameters: hp.Hyperparameters, run_info: RunInfo) -> None:
+        super().__init__(predictor, hyperparameters, run_info)
         stages, channels = networks.stages(self.predictor)[:N_STAGES], networks.channels(self.predictor)
         self.n_stages = len(stages)
         # Registered before the network is compiled: the compiler does not see later hooks.

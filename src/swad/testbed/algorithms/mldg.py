@@ -98,7 +98,7 @@ class MLDG(ERM):
     def _inner_step(self, weights: Sequence[nn.Parameter], grads: Sequence[Tensor]) -> None:
         group = self.optimizers["main"].param_groups[0]
         moves = torch._foreach_add(list(grads), list(weights), alpha=group["weight_decay"])
-        if self.optimizer_name == "adam":
+        if self.run_info.optimizer == "adam":
             sizes = torch._foreach_abs(moves)
             torch._foreach_add_(sizes, group["eps"])
             torch._foreach_div_(moves, sizes)

@@ -30,7 +30,7 @@ def estimate_statistics(
     """
     if config.model.freeze_bn:
         return False
-    epoch = math.ceil(sum(algorithm.domain_sizes) / algorithm.n_images)
+    epoch = math.ceil(sum(algorithm.run_info.domain_sizes) / algorithm.n_images)
     with autocast(config, dist.device):
         estimated = algorithm.estimate_statistics(model, _training_images(loader, epoch))
     if estimated:

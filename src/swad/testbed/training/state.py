@@ -80,7 +80,7 @@ class Training:
     ) -> None:
         self.config, self.sources, self.dist, self.cache = config, sources, dist, cache
         self.algorithm = build_algorithm(config, sources, dist, log)
-        self.predictor, self.n_preparation = self.algorithm.predictor, self.algorithm.n_preparation
+        self.predictor, self.n_preparation = self.algorithm.predictor, self.algorithm.run_info.n_preparation
         self.loader = build_loader(config, sources, dist, self.algorithm, cache, log)
         self.step_context = dist.step_context(self.algorithm, self.autocast, config.training.clip, self.loader.n_parts)
         self.schedulers = build_schedulers(config, self.algorithm)
@@ -162,8 +162,7 @@ class Training:
         if kind == GRAPH and has_triton() and isinstance(self.loader, CachedTrainLoader):
             self._compile_augmentation()
         if kind == COMPILE or (kind == GRAPH and fusible and has_triton()):
-            assert algorithm.image_shape is not None
-            images = torch.zeros(2, *algorithm.image_shape, device=dist.device).normal_()
+            images = torch.zeros(2, *algorithm.run_info.image_shape, device=dist.device).normal_()
             with self.autocast():
                 plain = kind == COMPILE
                 fused = fuse(self.predictor, images, kernels=False) if plain else fuse_kernels(self.predictor, images)
