@@ -13,6 +13,7 @@ from swad.testbed.algorithms import AlgorithmError
 from swad.testbed.algorithms.base import Algorithm, RunInfo, StepContext
 from swad.testbed.algorithms.erm import ERM
 from swad.testbed.algorithms.hyperparameters import Hyperparameters
+from swad.testbed.algorithms.registry import get_algorithm, list_algorithms
 
 
 def test_the_dropout_mask_keeps_the_mean():
@@ -159,6 +160,18 @@ def test_a_misspelled_attribute_in_make_optimizers_is_named(monkeypatch):
     with pytest.raises(RuntimeError, match="'Wrong' object has no attribute 'predictr'") as caught:
         _ = Wrong().optimizers
     assert [entry for entry in caught.traceback if entry.name == "<lambda>"], "the line in make_optimizers is kept"
+
+
+def test_gradients_are_accumulated_only_for_one_mean_over_images_without_random_numbers():
+    assert [name for name in list_algorithms() if get_algorithm(name).accumulates()] == ["erm"]
+    own = {
+        "mean_over_images": {},
+        "groups_by_domain": {"groups_by_domain": True},
+        "update": {"update": lambda self, batch, noise, ctx: None},
+        "draw_randomness": {"draw_randomness": lambda self, generator, step: {}},
+    }
+    assert [name for name, members in own.items() if type("Own", (ERM,), members).accumulates()] == ["mean_over_images"]
+    assert not type("Own", (Algorithm,), {}).accumulates(), "the author has to say so"
 
 
 def test_pooled_batches_cannot_be_grouped_by_domain():

@@ -134,7 +134,7 @@ def test_combinations_have_one_class_and_both_credits():
     assert kind.Hyperparameters().rho == 0.05
     assert "Sun and Saenko" in kind.paper
     assert "Foret" in kind.paper
-    assert kind.needs == ("domain labels", "two passes")
+    assert kind.all_needs() == ("domain labels", "two passes")
 
 
 @pytest.mark.parametrize("name", ["dann", "cdann", "mldg", "sagnet"])

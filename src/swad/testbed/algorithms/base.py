@@ -123,8 +123,11 @@ class Algorithm(nn.Module):
     paper: ClassVar[str] = ""
     """The paper to credit: "Authors: Title. Venue, year."."""
     needs: ClassVar[tuple[str, ...]] = ()
-    """What it needs beyond one pass over the images: "two passes", "own optimizers", ... With "domain labels" it needs
-    images of every domain in a step, and pooled batches are an error before the run."""
+    """What readers should know that it needs: "two passes", "own optimizers", ... `all_needs` adds domain labels."""
+    groups_by_domain: ClassVar[bool] = False
+    """Whether a step needs equally many images of every domain: pooled batches are then an error before the run."""
+    mean_over_images: ClassVar[bool] = False
+    """Whether the loss is a mean over the images, so that a batch may be split and its gradients accumulated."""
     Hyperparameters: ClassVar[type[hp.Hyperparameters]] = hp.Hyperparameters
     min_per_domain: ClassVar[int] = 1
     """Fewest images of a domain for which the loss is defined."""
@@ -200,8 +203,14 @@ class Algorithm(nn.Module):
 
     @classmethod
     def accumulates(cls) -> bool:
-        """Whether `accumulate` equals `update`: one step on one loss of the images, without random numbers."""
-        return cls.update is Algorithm.update and cls.draw_randomness is Algorithm.draw_randomness and not cls.needs
+        """Whether `accumulate` equals `update`: one step on the mean over the images, without random numbers."""
+        one_loss = cls.update is Algorithm.update and cls.draw_randomness is Algorithm.draw_randomness
+        return one_loss and cls.mean_over_images and not cls.groups_by_domain
+
+    @classmethod
+    def all_needs(cls) -> tuple[str, ...]:
+        """Return what it needs beyond one pass over the images, in words."""
+        return (*["domain labels"] * cls.groups_by_domain, *cls.needs)
 
     def phase(self, step: int) -> str:
         """Return the name of the behavior that update `step` has, for algorithms that change it during training."""
@@ -301,7 +310,7 @@ class Algorithm(nn.Module):
         if self.run_info.pooled:
             raise AlgorithmError(
                 f"{type(self).__name__} groups images by domain, which pooled batches mix: use balanced batches, and "
-                'declare needs = ("domain labels",)'
+                "declare groups_by_domain = True"
             )
         return rows.reshape(self.n_domains, -1, *rows.shape[1:])
 

@@ -102,7 +102,8 @@ class DANN(Algorithm):
     """Cross entropy against a discriminator of domains; each side has a phase, a loss and an optimizer."""
 
     paper = "Ganin et al.: Domain-Adversarial Training of Neural Networks. JMLR, 2016."
-    needs = ("domain labels", "own optimizers")
+    needs = ("own optimizers",)
+    groups_by_domain = True
     Hyperparameters = DANNHyperparameters
     hyperparameters: DANNHyperparameters
     min_domains = 2

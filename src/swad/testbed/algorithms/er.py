@@ -90,7 +90,8 @@ class ER(Algorithm):
     """Cross entropy, against a discriminator of domains and classifiers of single domains."""
 
     paper = "Zhao, Gong, Liu, Fu and Tao: Domain Generalization via Entropy Regularization. NeurIPS, 2020."
-    needs = ("domain labels", "own optimizers")
+    needs = ("own optimizers",)
+    groups_by_domain = True
     Hyperparameters = ERHyperparameters
     hyperparameters: ERHyperparameters
     min_domains = 2

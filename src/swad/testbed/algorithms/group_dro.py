@@ -34,7 +34,7 @@ class GroupDRO(Algorithm):
     """The domains' cross entropies, weighted by how large they have been so far."""
 
     paper = "Sagawa, Koh, Hashimoto and Liang: Distributionally Robust Neural Networks. ICLR, 2020."
-    needs = ("domain labels",)
+    groups_by_domain = True
     Hyperparameters = GroupDROHyperparameters
     min_domains = 2
     hyperparameters: GroupDROHyperparameters

@@ -45,7 +45,7 @@ class IMixup(Algorithm):
     """Cross entropy of images mixed across domains with both labels."""
 
     paper = "Wang, Li and Kot: Heterogeneous Domain Generalization via Domain Mixup. ICASSP, 2020."
-    needs = ("domain labels",)
+    groups_by_domain = True
     Hyperparameters = IMixupHyperparameters
     min_domains = 2
     hyperparameters: IMixupHyperparameters

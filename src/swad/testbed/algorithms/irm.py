@@ -36,7 +36,7 @@ class IRM(Annealed):
     """Cross entropy plus a penalty on how much every domain would gain by rescaling the scores."""
 
     paper = "Arjovsky, Bottou, Gulrajani and Lopez-Paz: Invariant Risk Minimization. arXiv 1907.02893, 2019."
-    needs = ("domain labels",)
+    groups_by_domain = True
     Hyperparameters = IRMHyperparameters
     min_per_domain = 2
     min_domains = 2

@@ -80,7 +80,8 @@ class MASF(Algorithm):
     """Cross entropy of all domains but one, and two losses over all of them after a step on it."""
 
     paper = "Dou et al.: Domain Generalization via Model-Agnostic Learning of Semantic Features. NeurIPS, 2019."
-    needs = ("domain labels", "two passes", "own optimizers")
+    needs = ("two passes", "own optimizers")
+    groups_by_domain = True
     Hyperparameters = MASFHyperparameters
     hyperparameters: MASFHyperparameters
     min_domains = 2

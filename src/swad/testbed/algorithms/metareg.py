@@ -64,7 +64,8 @@ class MetaReg(Algorithm):
     """Cross entropy plus a weighted L1 norm of the head, whose weights are learned in a preparation."""
 
     paper = "Balaji et al.: MetaReg: Towards Domain Generalization using Meta-Regularization. NeurIPS, 2018."
-    needs = ("domain labels", "own optimizers", "a preparation")
+    needs = ("own optimizers", "a preparation")
+    groups_by_domain = True
     Hyperparameters = MetaRegHyperparameters
     hyperparameters: MetaRegHyperparameters
     start: Tensor

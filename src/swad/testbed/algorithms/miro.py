@@ -63,6 +63,7 @@ class MIRO(ERM):
         "Cha et al.: Domain Generalization by Mutual-Information Regularization with Pre-trained Models. ECCV, 2022."
     )
     needs = ("a frozen network",)
+    mean_over_images = False  # split batches were not compared with whole ones
     Hyperparameters = MIROHyperparameters
     hyperparameters: MIROHyperparameters
     own_recipe = Recipe(

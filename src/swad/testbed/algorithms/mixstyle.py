@@ -54,7 +54,7 @@ class MixStyle(MixedMaps):
     """Cross entropy of images with mixed styles."""
 
     paper = "Zhou, Yang, Qiao and Xiang: Domain Generalization with MixStyle. ICLR, 2021."
-    needs = ("domain labels",)
+    groups_by_domain = True
     Hyperparameters = MixStyleHyperparameters
     hyperparameters: MixStyleHyperparameters
     min_domains = 2

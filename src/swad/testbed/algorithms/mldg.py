@@ -48,7 +48,8 @@ class MLDG(ERM):
     """Each domain's loss plus its partner's loss after a step on it; `loss` alone is the mean over the domains."""
 
     paper = "Li et al.: Learning to Generalize: Meta-Learning for Domain Generalization. AAAI, 2018."
-    needs = ("domain labels", "two passes")
+    needs = ("two passes",)
+    groups_by_domain = True
     Hyperparameters = MLDGHyperparameters
     hyperparameters: MLDGHyperparameters
     min_domains = 2

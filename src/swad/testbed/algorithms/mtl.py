@@ -69,7 +69,8 @@ class MTL(Algorithm):
     """Cross entropy of a head that receives the image and its domain."""
 
     paper = "Blanchard et al.: Domain Generalization by Marginal Transfer Learning. JMLR, 2021."
-    needs = ("domain labels", "grouped evaluation")
+    needs = ("grouped evaluation",)
+    groups_by_domain = True
     Hyperparameters = MTLHyperparameters
     hyperparameters: MTLHyperparameters
     embeddings: Tensor

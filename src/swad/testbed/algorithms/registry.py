@@ -85,7 +85,7 @@ def _checked(algorithm: object, module: str) -> type[Algorithm]:
         raise AlgorithmError(f"ALGORITHM must be a subclass of Algorithm, got {algorithm!r} in {module}.py")
     for name, expected, description in (
         ("paper", str, "a string"),
-        ("needs", tuple, 'a tuple, such as ("domain labels",)'),
+        ("needs", tuple, 'a tuple, such as ("two passes",)'),
         ("own_recipe", Recipe | None, "a Recipe"),
     ):
         if not isinstance(value := getattr(algorithm, name), expected):

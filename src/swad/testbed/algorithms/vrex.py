@@ -32,7 +32,7 @@ class VREx(Annealed):
     """The mean of the domains' cross entropies plus their variance."""
 
     paper = "Krueger et al.: Out-of-Distribution Generalization via Risk Extrapolation (REx). ICML, 2021."
-    needs = ("domain labels",)
+    groups_by_domain = True
     Hyperparameters = VRExHyperparameters
     min_domains = 2
 

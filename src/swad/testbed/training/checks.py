@@ -165,9 +165,7 @@ def _algorithm_problems(config: RunConfig, benchmark: Benchmark | None) -> list[
     if not problems and filled.batch_size < algorithm_class.min_per_domain:
         least = algorithm_class.min_per_domain
         problems.append(f"{name} needs a batch_size of {least} or more, got {filled.batch_size}")
-    own = algorithm_class.own_recipe
-    pools = "domain labels" not in algorithm_class.needs or (own is not None and own.batches == "pooled")
-    if config.data.batches == "pooled" and not pools:
+    if config.data.batches == "pooled" and algorithm_class.groups_by_domain:
         problems.append(f"{name} needs images of every domain in a step, got pooled batches: use balanced ones")
     return problems
 
