@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -141,6 +142,16 @@ def test_a_broken_file_of_another_algorithm_does_not_hide_the_mistake(tmp_path, 
     monkeypatch.setattr(algorithms, "__path__", [*algorithms.__path__, str(tmp_path)])  # as SWAD_ALGORITHMS does
     (problem,) = find_problems(request(algorithm="coral"))
     assert problem.startswith("coral has no recipe of its own: leave out --recipe, or use one of arm, ")
+
+
+def test_a_recipe_states_settings_for_which_a_run_can_say_nothing(monkeypatch):
+    rule = "the recipe of erm may state augmentation, batches, .*, weights, got "
+    for stated in ({"optimiser": "sgd"}, {"early_stop": False}, {"device": "cuda"}, {"seed": 3}):
+        monkeypatch.setattr(ERM, "own_recipe", Recipe(**stated))
+        (problem,) = find_problems(request())
+        assert re.fullmatch(f"{rule}{next(iter(stated))}", problem)
+    monkeypatch.setattr(ERM, "own_recipe", Recipe(optimizer="lion", precision="fp32"))
+    assert find_problems(request()) == ["optimizer must be one of adam, sgd, got 'lion'"]
 
 
 def test_every_recipe_is_valid(monkeypatch):

@@ -136,7 +136,7 @@ def _check_hyperparameters(algorithm: type[Algorithm], module: str) -> None:
     recipe = algorithm.own_recipe
     for values in () if recipe is None else (recipe, *recipe.by_dataset.values()):
         try:
-            fill(declared, values.hyperparameters)
+            fill(declared, values.stated.get("hyperparameters", {}))
         except ValueError as error:
             raise AlgorithmError(f"own_recipe in {module}.py: {error}") from None
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -18,7 +17,7 @@ from swad.testbed.data.benchmark import Benchmark
 from swad.testbed.models.catalog import LARGEST, SMALL, SMALLEST
 from swad.testbed.results.trackers.base import name_problems
 from swad.testbed.training import recipe
-from swad.testbed.training.config import SETTINGS, RunConfig
+from swad.testbed.training.config import SETTINGS, ConfigError, RunConfig
 from swad.testbed.training.defaults import apply_own_recipe, averaging_plan, default_hyperparameters, recipe_of
 from swad.util.images import DataError
 from swad.util.names import choice_problem, counted, did_you_mean, one_line
@@ -29,8 +28,12 @@ MAX_THREADS = 1024
 
 def find_problems(config: RunConfig) -> list[str]:
     """List everything that is wrong with the settings and can be known without reading data, one sentence each."""
-    with suppress(DataError, AlgorithmError):  # reported below
+    try:
         config = apply_own_recipe(config)
+    except ConfigError as error:
+        return list(error.problems)
+    except (DataError, AlgorithmError):  # reported below
+        pass
     problems = config.problems()
     if not isinstance(config.data.dataset, str) or not isinstance(config.training.algorithm, str):
         return problems

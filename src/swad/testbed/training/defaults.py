@@ -14,12 +14,18 @@ from swad.testbed.averages import registry
 from swad.testbed.data import benchmarks
 from swad.testbed.data.domains import Dataset
 from swad.testbed.data.splits import hold_out, n_train
-from swad.testbed.training.config import RunConfig
+from swad.testbed.training.config import SETTINGS, ConfigError, RunConfig
 from swad.testbed.training.config_sections import DataConfig
 from swad.testbed.training.recipe import IMAGENET
 
 OWN = "own"
 """The recipe of the algorithm's own paper."""
+STATED = {"augmentation", "hyperparameters"} | {
+    name
+    for name, known in SETTINGS.items()
+    if known.role in ("protocol", "hyperparameter") and known.default is None and name != "recipe"
+}
+"""What it may state: settings for which a run can say nothing, so that its own choice wins."""
 
 
 def default_hyperparameters(dataset: str, algorithm: str, recipe: str | None = None) -> dict[str, Any]:
@@ -51,6 +57,9 @@ def apply_own_recipe(config: RunConfig) -> RunConfig:
     own = _own_settings(config.data.dataset, config.training.algorithm)
     own.pop("hyperparameters", None)
     options = config.options()
+    if unknown := sorted(own.keys() - STATED):
+        known = ", ".join(sorted(STATED))
+        raise ConfigError([f"the recipe of {config.training.algorithm} may state {known}, got {', '.join(unknown)}"])
     if options["epochs"] is not None:
         own.pop("steps", None)
     if options["optimizer"] not in (None, "sgd"):
