@@ -26,6 +26,7 @@ from helpers.forked import run_ranks
 from helpers.runs import RecordingCallback, crash_at, require_same, short
 from helpers.tiny_algorithms import CLASSES, SHAPE, batch_for, make, noise_for, quick, tell, update
 from swad.gpu.cuda_graph import CapturedGraph, run_on_stream
+from swad.tensors.batch_norms import batch_norms
 from swad.testbed.algorithms.base import Algorithm, StepContext
 from swad.testbed.algorithms.hyperparameters import draw, fill
 from swad.testbed.algorithms.registry import canonical_name, get_algorithm, list_algorithms
@@ -126,7 +127,7 @@ def test_randomness_depends_on_generator_and_step_alone(name):
 def test_updates_change_all_parameters_and_no_frozen_statistics(name):
     """The network has batch norms with frozen statistics."""
     network = networks.build("test_resnet", CLASSES)
-    for norm in networks.batch_norms(network):
+    for norm in batch_norms(network):
         nn.init.ones_(norm.weight)  # some start at 0, and the layers before them would get no gradient
     algorithm = make(name, network, shape=(3, 32, 32), **early(name))
     batch = batch_for(algorithm, shape=(3, 32, 32))

@@ -12,6 +12,7 @@ from torch import nn
 from torch.nn import functional
 
 from helpers.tiny_algorithms import CLASSES, batch_for, make, noise_for, tell, update
+from swad.tensors.batch_norms import batch_norms
 from swad.testbed.algorithms.base import StepContext
 from swad.testbed.algorithms.miro import gaussian_loss
 from swad.testbed.models import networks
@@ -20,7 +21,7 @@ from swad.testbed.models import networks
 def resnet(freeze_bn=True):
     torch.manual_seed(0)
     network = networks.build("test_resnet", CLASSES, freeze_bn=freeze_bn)
-    for norm in networks.batch_norms(network):
+    for norm in batch_norms(network):
         nn.init.uniform_(norm.running_mean, -1, 1)
     return network
 

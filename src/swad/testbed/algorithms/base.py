@@ -29,6 +29,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from swad.averaging.batchnorm import update_bn
+from swad.tensors.batch_norms import batch_norms
 from swad.testbed.algorithms import AlgorithmError
 from swad.testbed.algorithms import hyperparameters as hp
 from swad.testbed.algorithms._helpers import apply_mask, dropout_mask, is_dense, match_layouts, parameters_of
@@ -250,7 +251,7 @@ class Algorithm(nn.Module):
 
         Return False if it has no batch norms.
         """
-        if not networks.batch_norms(predictor):
+        if not batch_norms(predictor):
             return False
         update_bn(batches, predictor)
         return True

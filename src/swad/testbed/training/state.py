@@ -14,19 +14,19 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim.lr_scheduler import LambdaLR
 
 from swad.averaging.spans import Status
 from swad.averaging.valley import LossValley
 from swad.gpu.fused_norm import fuse
 from swad.gpu.fused_vit import find_vit, fuse_kernels
+from swad.tensors.batch_norms import batch_norms, running_statistics
 from swad.testbed.algorithms.base import Noise
 from swad.testbed.data.cache import ImageCache
 from swad.testbed.data.cached_loader import CachedTrainLoader
 from swad.testbed.data.loaders import Inputs, to_device
 from swad.testbed.data.splits import Sources
-from swad.testbed.models import networks
 from swad.testbed.results.records import Record
 from swad.testbed.training.build import (
     build_algorithm,
@@ -86,6 +86,7 @@ class Training:
         self.schedulers = build_schedulers(config, self.algorithm)
         self.averages = build_averages(config, self.predictor)
         self.group = build_group(config, self.predictor, self.averages, dist)
+        # Each process has seen its own images only.
         self._running_stats = [] if config.model.freeze_bn else running_statistics(self.predictor)
         self.engine = self._build_engine(log)
 
@@ -154,7 +155,7 @@ class Training:
         # A collective that another process never reaches would hang in a graph, without an error to report.
         several = "several processes average their gradients during backward, which is not captured"
         obstacle = several if dist.world_size > 1 else ""
-        frozen_norms = bool(config.model.freeze_bn) and bool(networks.batch_norms(self.predictor))
+        frozen_norms = bool(config.model.freeze_bn) and bool(batch_norms(self.predictor))
         fusible = config.training.precision == "bf16" and (frozen_norms or find_vit(self.predictor) is not None)
         kind, reason = choose_engine(config.machine.engine, dist.device, config.total_steps, fusible, obstacle)
         if reason:
@@ -253,11 +254,6 @@ class Training:
         self.loss_sum.copy_(state["loss_sum"])
         self.best, self.clock = BestWeights(**state["best"]), Clock(**state["clock"])
         self.recorded = dict(state["recorded"])
-
-
-def running_statistics(model: nn.Module) -> list[Tensor]:
-    """The batch norm statistics that must be averaged over processes, since each has seen its own images only."""
-    return [tensor for name, tensor in model.named_buffers() if name.endswith(("running_mean", "running_var"))]
 
 
 def _apply_schedule(scheduler: LambdaLR) -> None:
