@@ -25,7 +25,7 @@ def draw_beta(stream: np.random.RandomState, alpha: float, size: int) -> list[fl
     return [1.0] * size if alpha == 0 else [float(value) for value in stream.beta(alpha, alpha, size)]
 
 
-def to_device(values: list[float], device: torch.device) -> Tensor:
+def as_tensor(values: list[float], device: torch.device) -> Tensor:
     """Copy numbers to a device without waiting for it."""
     return torch.tensor(values, dtype=torch.float32).to(device, non_blocking=True)
 

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from swad.testbed.algorithms._helpers import draw_beta, host_stream, random_order, to_device
+from swad.testbed.algorithms._helpers import as_tensor, draw_beta, host_stream, random_order
 from swad.testbed.algorithms.base import Algorithm, Batch, Noise
 from swad.testbed.algorithms.hyperparameters import Constant, Hyperparameters, hyper
 
@@ -50,7 +50,7 @@ class CutMix(Algorithm):
         side = math.sqrt(1 - share) if cuts else 0.0
         return {
             **super().draw_randomness(generator, step),
-            "box": to_device([side, *stream.random_sample(2)], generator.device),
+            "box": as_tensor([side, *stream.random_sample(2)], generator.device),
             "partner": random_order(generator, self.n_images),
         }
 

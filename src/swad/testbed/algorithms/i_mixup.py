@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from swad.testbed.algorithms._helpers import draw_beta, host_stream, ring_partners, to_device
+from swad.testbed.algorithms._helpers import as_tensor, draw_beta, host_stream, ring_partners
 from swad.testbed.algorithms.base import Algorithm, Batch, Noise
 from swad.testbed.algorithms.hyperparameters import Hyperparameters, Power, hyper
 
@@ -57,7 +57,7 @@ class IMixup(Algorithm):
         partner = ring_partners(generator, n)
         return {
             **super().draw_randomness(generator, step),
-            "share": to_device(shares, device),
+            "share": as_tensor(shares, device),
             "partner": partner,
         }
 

@@ -30,7 +30,7 @@ import torch
 from torch import Tensor, nn
 
 from swad.testbed.algorithms import hyperparameters as hp
-from swad.testbed.algorithms._helpers import draw_beta, host_stream, random_order, ring_partners, to_device
+from swad.testbed.algorithms._helpers import as_tensor, draw_beta, host_stream, random_order, ring_partners
 from swad.testbed.algorithms._mixed_maps import MixedMaps, MixingState
 from swad.testbed.algorithms._stage_hook import StageHook
 from swad.testbed.algorithms.base import RunInfo
@@ -75,7 +75,7 @@ class MixStyle(MixedMaps):
         return {
             **super().draw_randomness(generator, step),
             "coin": torch.rand(self.n_stages, generator=generator, device=device) < self.hyperparameters.p,
-            "share": to_device(shares, device).view(self.n_stages, -1),
+            "share": as_tensor(shares, device).view(self.n_stages, -1),
             "partner": (domain[..., None] * size + random_order(generator, *domain.shape, size)).flatten(1),
         }
 

@@ -25,13 +25,12 @@ from swad.testbed.data.augment_parameters import (
     HEIGHT,
     HUE,
     IMAGE_HEIGHT,
-    LUMINANCE,
     ORDER,
     SATURATION,
     TOP,
     identity,
 )
-from swad.testbed.data.domains import IntArray
+from swad.testbed.data.domains import LUMINANCE, IntArray
 from swad.util.images import DataError
 
 Weights = Callable[[Tensor, int, int, int, int, torch.dtype], Tensor]

@@ -25,6 +25,7 @@ import torch.distributed as torch_dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from swad.testbed.algorithms._helpers import scale_gradient
 from swad.testbed.algorithms.base import Algorithm, Batch, Noise, StepContext
 from swad.testbed.training.run_dir import RunError
 from swad.util.names import one_line
@@ -157,7 +158,7 @@ class Dist:
         local = rows.detach().contiguous()
         shards = [torch.empty_like(local) for _ in range(self.world_size)]
         torch_dist.all_gather(shards, local)
-        shards[self.rank] = _scale_gradient(rows, self.world_size)
+        shards[self.rank] = scale_gradient(rows, self.world_size)
         grouped = torch.stack([shard.reshape(n_groups, -1, *rows.shape[1:]) for shard in shards], dim=1)
         return grouped.flatten(0, 2)
 
@@ -177,14 +178,6 @@ class _Loss(nn.Module):
 
     def forward(self, batch: Batch, noise: Noise) -> Tensor:
         return self.algorithm.loss(batch, noise)
-
-
-def _scale_gradient(value: Tensor, factor: int) -> Tensor:
-    """Return the same value, with a gradient multiplied by a factor."""
-    scaled = value.view_as(value)
-    if scaled.requires_grad:
-        scaled.register_hook(lambda grad: grad * factor)  # type: ignore[no-untyped-call]
-    return scaled
 
 
 def launched() -> tuple[int, int]:
