@@ -19,20 +19,19 @@ Most algorithms override `loss` and nothing else. The trainer may capture a step
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from contextlib import nullcontext
 from functools import cached_property
-from typing import Any, ClassVar, Literal, cast
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
 
 from swad.averaging.batchnorm import update_bn
 from swad.tensors.batch_norms import batch_norms
 from swad.testbed.algorithms import AlgorithmError
 from swad.testbed.algorithms import hyperparameters as hp
 from swad.testbed.algorithms._helpers import apply_mask, dropout_mask, is_dense, match_layouts, parameters_of
+from swad.testbed.algorithms._trainer import RunInfo, StepContext
 from swad.testbed.algorithms.recipe import Recipe
 from swad.testbed.data.loaders import Batch
 from swad.testbed.models import networks
@@ -42,71 +41,6 @@ __all__ = ["Algorithm", "Batch", "Noise", "Recipe", "RunInfo", "StepContext"]
 
 Noise = Mapping[str, Tensor]
 """The random numbers of a step, and other values that depend on its number, by name."""
-
-
-def _no_reduction(parameters: Iterable[nn.Parameter]) -> None:
-    """Average gradients over one process: nothing to do."""
-
-
-def _identity(rows: Tensor) -> Tensor:
-    return rows
-
-
-@dataclass(frozen=True)
-class RunInfo:
-    """The run that trains an algorithm, as far as the algorithm may know it.
-
-    Args:
-        domain_sizes: Training images of every source domain.
-        seed: Seed of the run.
-        total_steps: Optimizer steps of the run; 0 if nobody knows.
-        n_preparation: Updates before step 1: those of `preparation_steps`.
-        image_shape: Channels, height and width of the images.
-        image_mean: The mean that was subtracted from every channel.
-        image_std: The standard deviation by which every channel was divided then.
-        pooled: Whether the images of a batch are of all domains together, and not equally many of each.
-        optimizer: The optimizer of the network, adam or sgd.
-        momentum: Momentum of SGD.
-        lr_scale: Factor on the learning rate of the hyperparameters.
-        gather: Returns the rows of the whole batch for those of this process.
-        local_shard: Returns the rows of this process for those of the whole batch.
-    """
-
-    domain_sizes: tuple[int, ...]
-    seed: int = 0
-    total_steps: int = 0
-    n_preparation: int = 0
-    image_shape: tuple[int, int, int] = (3, 224, 224)
-    image_mean: tuple[float, ...] = (0.0, 0.0, 0.0)
-    image_std: tuple[float, ...] = (1.0, 1.0, 1.0)
-    pooled: bool = False
-    optimizer: Literal["adam", "sgd"] = "adam"
-    momentum: float = 0.9
-    lr_scale: float = 1.0
-    gather: Callable[[Tensor], Tensor] = _identity
-    local_shard: Callable[[Tensor], Tensor] = _identity
-
-
-@dataclass(frozen=True)
-class StepContext:
-    """How the trainer wants a step computed.
-
-    Args:
-        autocast: Opens the mixed-precision context of forward passes.
-        average_gradients: Averages the gradients of parameters over the processes, after backward.
-        clip: Largest norm of the gradients; None for no clipping.
-        data_parallel: Computes the loss of an algorithm that keeps `update`, and averages its gradients during backward
-            instead of after it (DDP). None with one process, and for algorithms with an update of their own.
-    """
-
-    autocast: Callable[[], AbstractContextManager[object]] = nullcontext
-    average_gradients: Callable[[Iterable[nn.Parameter]], None] = _no_reduction
-    clip: float | None = None
-    data_parallel: DistributedDataParallel | None = None
-
-    def no_sync(self) -> AbstractContextManager[object]:
-        """Open the context of all backward passes of a step but the last: gradients need not be averaged yet."""
-        return nullcontext() if self.data_parallel is None else self.data_parallel.no_sync()
 
 
 class Algorithm(nn.Module):

@@ -44,7 +44,7 @@ class CutMix(Algorithm):
 
     def draw_randomness(self, generator: torch.Generator, step: int) -> dict[str, Tensor]:
         """Draw every image's partner, and the box: its relative side length (0: no box) and its center."""
-        stream, hparams = host_stream(generator, step), self.hyperparameters
+        stream, hparams = host_stream(generator.initial_seed(), step), self.hyperparameters
         cuts = stream.random_sample() < hparams.p
         share = draw_beta(stream, hparams.alpha, 1)[0]
         side = math.sqrt(1 - share) if cuts else 0.0

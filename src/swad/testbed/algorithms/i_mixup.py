@@ -53,7 +53,7 @@ class IMixup(Algorithm):
     def draw_randomness(self, generator: torch.Generator, step: int) -> dict[str, Tensor]:
         """Draw every domain's partner and its weight."""
         n, device = self.n_domains, generator.device
-        shares = draw_beta(host_stream(generator, step), self.hyperparameters.alpha, n)
+        shares = draw_beta(host_stream(generator.initial_seed(), step), self.hyperparameters.alpha, n)
         partner = ring_partners(generator, n)
         return {
             **super().draw_randomness(generator, step),

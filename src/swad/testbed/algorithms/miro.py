@@ -36,10 +36,9 @@ from torch.nn import functional
 
 from swad.testbed.algorithms import hyperparameters as hp
 from swad.testbed.algorithms._stage_hook import StageHook
-from swad.testbed.algorithms.base import Batch, Noise, RunInfo
+from swad.testbed.algorithms.base import Batch, Noise, Recipe, RunInfo
 from swad.testbed.algorithms.erm import ERM
 from swad.testbed.algorithms.hyperparameters import Choice, Hyperparameters, hyper
-from swad.testbed.algorithms.recipe import Recipe
 from swad.testbed.models import networks
 
 EPS = 1e-5

@@ -70,7 +70,8 @@ class MixStyle(MixedMaps):
     def draw_randomness(self, generator: torch.Generator, step: int) -> dict[str, Tensor]:
         """Draw for every stage whether it is mixed, and for every image its partner and the weight of its own style."""
         device, size = generator.device, self.hyperparameters.batch_size
-        shares = draw_beta(host_stream(generator, step), self.hyperparameters.alpha, self.n_stages * self.n_images)
+        stream = host_stream(generator.initial_seed(), step)
+        shares = draw_beta(stream, self.hyperparameters.alpha, self.n_stages * self.n_images)
         domain = ring_partners(generator, self.n_stages, self.n_domains)
         return {
             **super().draw_randomness(generator, step),

@@ -38,7 +38,7 @@ class Mixup(Algorithm):
 
     def draw_randomness(self, generator: torch.Generator, step: int) -> dict[str, Tensor]:
         """Draw every image's partner, and the weight of the first image."""
-        shares = draw_beta(host_stream(generator, step), self.hyperparameters.alpha, 1)
+        shares = draw_beta(host_stream(generator.initial_seed(), step), self.hyperparameters.alpha, 1)
         return {
             **super().draw_randomness(generator, step),
             "share": as_tensor(shares, generator.device)[0],

@@ -28,13 +28,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from swad.gpu.fused_norm import unfused
 from swad.testbed.algorithms import hyperparameters as hp
-from swad.testbed.algorithms._helpers import random_order
+from swad.testbed.algorithms._helpers import host_stream, random_order
 from swad.testbed.algorithms._mixed_maps import MixedMaps, MixingState
 from swad.testbed.algorithms.base import Batch, Noise, RunInfo
 from swad.testbed.algorithms.erm import ERM
@@ -80,8 +79,7 @@ class PAdaIN(MixedMaps):
 
     def draw_coins(self, step: int) -> list[bool]:
         """Draw on the host which convolutions swap in a step, from the seed of the run."""
-        words = np.random.SeedSequence((_COINS, self.run_info.seed, step))
-        stream = np.random.RandomState(np.random.MT19937(words))
+        stream = host_stream(_COINS, self.run_info.seed, step)
         return [value < self.hyperparameters.p for value in stream.uniform(size=self.n_layers)]
 
     def phase(self, step: int) -> str:
