@@ -18,7 +18,7 @@ from swad.testbed.models.catalog import LARGEST, SMALL, SMALLEST
 from swad.testbed.results.trackers.base import name_problems
 from swad.testbed.training import recipe
 from swad.testbed.training.config import SETTINGS, ConfigError, RunConfig
-from swad.testbed.training.defaults import apply_own_recipe, averaging_plan, default_hyperparameters, recipe_of
+from swad.testbed.training.defaults import apply_recipe, averaging_plan, default_hyperparameters, recipe_of
 from swad.util.images import DataError
 from swad.util.names import choice_problem, counted, did_you_mean, one_line
 
@@ -28,15 +28,15 @@ MAX_THREADS = 1024
 
 def find_problems(config: RunConfig) -> list[str]:
     """List everything that is wrong with the settings and can be known without reading data, one sentence each."""
+    if not isinstance(config.data.dataset, str) or not isinstance(config.training.algorithm, str):
+        return config.problems()
     try:
-        config = apply_own_recipe(config)
+        config = apply_recipe(config)
     except ConfigError as error:
         return list(error.problems)
     except (DataError, AlgorithmError):  # reported below
         pass
     problems = config.problems()
-    if not isinstance(config.data.dataset, str) or not isinstance(config.training.algorithm, str):
-        return problems
     try:
         benchmark = benchmarks.get(config.data.dataset)
     except DataError as error:
@@ -49,12 +49,11 @@ def find_problems(config: RunConfig) -> list[str]:
         problems += _recipe_problems(config)
     else:
         problems += _problems_without_recipe(config) + schedule_problems(config, benchmark)
-    return problems + _momentum_problems(config, benchmark) + _machine_problems(config)
+    return problems + _momentum_problems(config) + _machine_problems(config)
 
 
-def _momentum_problems(config: RunConfig, benchmark: Benchmark | None) -> list[str]:
-    by_recipe = benchmark is not None and recipe_of(config) == recipe.IMAGENET
-    momentum, optimizer = config.training.momentum, config.training.optimizer or ("sgd" if by_recipe else "adam")
+def _momentum_problems(config: RunConfig) -> list[str]:
+    momentum, optimizer = config.training.momentum, config.training.optimizer or "adam"
     if momentum is None or optimizer == "sgd":
         return []
     return [f"momentum is for the optimizer sgd, got {momentum!r} with {optimizer}: set optimizer"]
