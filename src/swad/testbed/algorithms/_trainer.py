@@ -26,11 +26,11 @@ class RunInfo:
     Args:
         domain_sizes: Training images of every source domain.
         seed: Seed of the run.
-        total_steps: Optimizer steps of the run; 0 if nobody knows.
+        total_steps: Optimizer steps of the run; 0 if unknown.
         n_preparation: Updates before step 1: those of `preparation_steps`.
         image_shape: Channels, height and width of the images.
         image_mean: The mean that was subtracted from every channel.
-        image_std: The standard deviation by which every channel was divided then.
+        image_std: The standard deviation that every channel was divided by afterwards.
         pooled: Whether the images of a batch are of all domains together, and not equally many of each.
         optimizer: The optimizer of the network, adam or sgd.
         momentum: Momentum of SGD.
