@@ -62,7 +62,6 @@ def keeps_outputs(model: nn.Module, images: Tensor, change: Callable[[], None]) 
         fused = model(images)
     # Mixed precision has errors of its own, and the fused model may have errors of that size. From a few scores that
     # size is known only roughly: of two equally good models, one can be off by several times as much as the other.
-    # The further share of the scores is ten roundings of bfloat16, or two of the TF32 in which "fp32" may convolve.
     mixed = torch.is_autocast_enabled(images.device.type)
     error, allowed = (fused - exact).norm(), 3 * (unfused - exact).norm() + (2e-2 if mixed else 1e-3) * exact.norm()
     if not bool(error <= allowed):

@@ -49,8 +49,8 @@ from swad.testbed.algorithms import hyperparameters as hp
 from swad.testbed.algorithms._helpers import apply_mask, random_order
 from swad.testbed.algorithms.base import Algorithm, Batch, Noise, Recipe, RunInfo, StepContext
 from swad.testbed.algorithms.hyperparameters import Constant, Hyperparameters, Power, hyper
-from swad.testbed.data.domains import LUMINANCE
 from swad.testbed.models import networks
+from swad.util.images import LUMINANCE
 
 GRID = 3
 N_EMBEDDING = 128

@@ -13,7 +13,7 @@ import triton.language as tl
 from torch import Tensor
 
 from swad.testbed.data import augment_parameters as columns
-from swad.testbed.data.domains import LUMINANCE
+from swad.util.images import LUMINANCE
 from swad.util.kernels import launch
 
 # A kernel can use globals of its module only if they are tl.constexpr.

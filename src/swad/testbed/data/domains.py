@@ -24,8 +24,6 @@ ByteArray = npt.NDArray[np.uint8]
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
-LUMINANCE = (0.2989, 0.587, 0.114)
-"""Weights of red, green and blue in torchvision's gray."""
 
 
 class Domain(Protocol):

@@ -30,8 +30,8 @@ from swad.testbed.data.augment_parameters import (
     TOP,
     identity,
 )
-from swad.testbed.data.domains import LUMINANCE, IntArray
-from swad.util.images import DataError
+from swad.testbed.data.domains import IntArray
+from swad.util.images import LUMINANCE, DataError
 
 Weights = Callable[[Tensor, int, int, int, int, torch.dtype], Tensor]
 """Computes the resampling weights of one axis; see `weights`."""
