@@ -29,7 +29,7 @@ from contextlib import nullcontext
 import torch
 
 from measurements import header, make_parser, wait, write
-from swad.testbed.algorithms.base import Algorithm, StepContext
+from swad.testbed.algorithms.base import Algorithm, RunInfo, StepContext
 from swad.testbed.algorithms.hyperparameters import fill
 from swad.testbed.algorithms.registry import canonical_name, get_algorithm, list_algorithms
 from swad.testbed.data.loaders import Batch
@@ -52,10 +52,10 @@ def build(
     algorithm_class = get_algorithm(name)
     small, size = (network == networks.SMALL), 28 if network == networks.SMALL else 224
     hyperparameters = fill(algorithm_class.Hyperparameters, {"batch_size": per_domain})
-    algorithm = algorithm_class(networks.build(network, CLASSES), hyperparameters, DOMAINS)
+    run_info = RunInfo((per_domain,) * DOMAINS, image_shape=(3, size, size))
+    algorithm = algorithm_class(networks.build(network, CLASSES), hyperparameters, run_info)
     layout = torch.contiguous_format if small else torch.channels_last
     algorithm.to(memory_format=layout).to(device).train()
-    algorithm.image_shape = (3, size, size)
     images = torch.randn(algorithm_class.views * DOMAINS * per_domain, 3, size, size, device=device).to(
         memory_format=layout
     )

@@ -166,7 +166,8 @@ def methods() -> str:
 
     found = {name: registry.get_algorithm(name) for name in registry.list_algorithms()}
     rows = [
-        (f"[{name}](#{_slug(name)})", _summary(_module_doc(cls)), ", ".join(cls.needs)) for name, cls in found.items()
+        (f"[{name}](#{_slug(name)})", _summary(_module_doc(cls)), ", ".join(cls.all_needs()))
+        for name, cls in found.items()
     ]
     lines = [_table(("name", "method", "needs"), rows)]
     for name, cls in found.items():

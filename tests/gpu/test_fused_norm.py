@@ -8,13 +8,14 @@ import torch
 from torch import nn
 
 from swad.gpu.fused_norm import fuse, restore, unfused
+from swad.tensors.batch_norms import batch_norms
 from swad.testbed.models import networks
 
 
 def network(name: str) -> nn.Module:
     torch.manual_seed(0)
     model = Biased() if name == "biased" else networks.build(name, 5)
-    for norm in networks.batch_norms(model):
+    for norm in batch_norms(model):
         norm.running_mean.normal_(0, 0.2)
         norm.running_var.uniform_(0.5, 1.5)
         norm.weight.data.uniform_(0.5, 1.5)
@@ -35,7 +36,7 @@ class Biased(nn.Sequential):
 def test_outputs_and_gradients_match_the_unfused_network(name, norms):
     plain, images = network(name), torch.randn(2, 3, 64, 64, dtype=torch.float64)
     fused = copy.deepcopy(plain)
-    assert fuse(fused, images, kernels=False) == norms == len(networks.batch_norms(plain))
+    assert fuse(fused, images, kernels=False) == norms == len(batch_norms(plain))
     for model in (plain, fused):
         model(images).square().sum().backward()
     torch.testing.assert_close(fused(images), plain(images))

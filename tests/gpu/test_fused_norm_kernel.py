@@ -10,6 +10,7 @@ from torch import nn
 
 from helpers.triton_interpreter import DEVICE, INTERPRETED, runs_kernels
 from swad.gpu.fused_norm import fuse, restore
+from swad.tensors.batch_norms import batch_norms
 from swad.testbed.models import networks
 
 pytest.importorskip("triton", reason="needs triton")
@@ -180,7 +181,7 @@ def network(name: str) -> nn.Module:
         networks.freeze_statistics(model)
     else:
         model = networks.build(name, 5)
-    for norm in networks.batch_norms(model):
+    for norm in batch_norms(model):
         norm.running_mean.normal_(0, 0.2)
         norm.running_var.uniform_(0.5, 1.5)
     return model.to(DEVICE, memory_format=torch.channels_last).train()
@@ -193,7 +194,7 @@ def network(name: str) -> nn.Module:
 def test_fused_networks_keep_their_outputs_and_gradients(name, monkeypatch):
     plain, images = network(name), torch.randn(2, 3, SIZE, SIZE, device=DEVICE)
     fused = copy.deepcopy(plain)
-    n = len(networks.batch_norms(plain))
+    n = len(batch_norms(plain))
     with monkeypatch.context() as patch:
         # Fused in full precision, where a difference cannot hide behind rounding.
         patch.setattr(torch, "is_autocast_enabled", lambda device: True)

@@ -11,17 +11,15 @@ from typing import Any
 
 import torch
 
-from helpers.tiny_algorithms import batch_for, make, quick, update
+from helpers.tiny_algorithms import batch_for, make, quick, tell, update
 from swad.testbed.algorithms.base import Batch, StepContext
 from swad.testbed.algorithms.registry import get_algorithm
 from swad.testbed.training.distributed import Dist, process_group
-from swad.testbed.training.sharding import whole
 
 STEPS = 2
 OTHERS: dict[str, tuple[str, dict[str, Any]]] = {
     "accumulated": ("erm", {"n_parts": 2, "dropout": 0.0}),
-    "sharded": ("arm", {"strategy": "fsdp"}),  # whose predictor is more than the network
-    "sharded sgd": ("erm", {"n_parts": 2, "dropout": 0.0, "strategy": "fsdp", "optimizer": "sgd"}),
+    "accumulated sgd": ("erm", {"n_parts": 2, "dropout": 0.0, "optimizer": "sgd"}),
 }
 """Further ways to compute the steps: the algorithm, and options of `first_steps`."""
 
@@ -31,7 +29,6 @@ def first_steps(
     dist: Dist | None = None,
     n_parts: int = 1,
     dropout: float = 0.5,
-    strategy: str = "ddp",
     optimizer: str = "adam",
 ) -> dict[str, Any]:
     """Return the losses of the first steps and the state after them; with `dist`, on this rank's shard.
@@ -43,12 +40,12 @@ def first_steps(
     wanted = {"anneal": 1, "preparation": 0.1}
     options = {field: value for field, value in wanted.items() if field in fields} | quick(name)
     algorithm = make(name, dropout=dropout, lr=0.1, **options)
-    algorithm.optimizer_name, algorithm.momentum = optimizer, 0.9
+    tell(algorithm, optimizer=optimizer)
     ctx = StepContext()
     if dist is not None:
         groups = algorithm.n_domains
-        algorithm.gather, algorithm.local_shard = partial(dist.gather, groups), partial(dist.local_shard, groups)
-        ctx = dist.step_context(algorithm, n_parts=n_parts, strategy=strategy)
+        tell(algorithm, gather=partial(dist.gather, groups), local_shard=partial(dist.local_shard, groups))
+        ctx = dist.step_context(algorithm, n_parts=n_parts)
     for made in algorithm.optimizers.values():
         for group in made.param_groups:
             # Adam hides gradients that are wrong by a factor, and amplifies the rounding of tiny ones.
@@ -71,7 +68,7 @@ def first_steps(
     if dist is not None:
         dist.average(losses)
     parallel = ctx.data_parallel is not None
-    return {"losses": torch.stack(losses), "state": whole(algorithm.state_dict()), "data_parallel": parallel}
+    return {"losses": torch.stack(losses), "state": algorithm.state_dict(), "data_parallel": parallel}
 
 
 def main() -> None:

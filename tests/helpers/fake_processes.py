@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from helpers.tiny_algorithms import tell
 from swad.testbed.algorithms.base import Algorithm, Noise, StepContext
 from swad.testbed.data.loaders import Batch
 from swad.testbed.training import distributed
@@ -68,7 +69,7 @@ def run_on_ranks(
         ranks.rank = rank
         dist = ThreadDist(torch.device("cpu"), rank, world, exchange)
         own = copy.deepcopy(algorithm)
-        own.gather, own.local_shard = partial(dist.gather, groups), partial(dist.local_shard, groups)
+        tell(own, gather=partial(dist.gather, groups), local_shard=partial(dist.local_shard, groups))
         images, labels = (dist.local_shard(groups, rows) for rows in (batch.images, batch.labels))
         return function(own, Batch(batch.step, images, labels), StepContext(average_gradients=dist.average_gradients))
 

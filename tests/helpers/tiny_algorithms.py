@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from swad.testbed.algorithms.base import Algorithm, StepContext
+from swad.testbed.algorithms.base import Algorithm, RunInfo, StepContext
 from swad.testbed.algorithms.hyperparameters import fill
 from swad.testbed.algorithms.registry import get_algorithm
 from swad.testbed.data.loaders import Batch
@@ -45,10 +46,13 @@ def make(
     cls = get_algorithm(name)
     filled = fill(cls.Hyperparameters, {"batch_size": 4, **hyperparameters})
     assert not filled.problems()
-    algorithm = cls(predictor or networks.build(networks.SMALL, CLASSES), filled, domains).train()
-    algorithm.image_shape = shape
-    algorithm.n_preparation = cls.preparation_steps(filled, 10)
-    return algorithm
+    run_info = RunInfo((1,) * domains, image_shape=shape, n_preparation=cls.preparation_steps(filled, 10))
+    return cls(predictor or networks.build(networks.SMALL, CLASSES), filled, run_info).train()
+
+
+def tell(algorithm: Algorithm, **changes: Any) -> None:
+    """Change what an algorithm knows of its run."""
+    algorithm.run_info = dataclasses.replace(algorithm.run_info, **changes)
 
 
 def batch_for(algorithm: Algorithm, step: int = 1, shape: tuple[int, int, int] = SHAPE) -> Batch:

@@ -10,6 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from swad.tensors.batch_norms import batch_norms
+
 ForwardFn = Callable[[nn.Module, Any], Any]
 
 
@@ -47,7 +49,7 @@ def update_bn(
         raise TypeError(f"update_bn takes the loader first and then the model, got a {type(model).__name__} as model")
     if n_batches is not None and n_batches < 1:
         raise ValueError(f"n_batches must be at least 1, got {n_batches}: leave it out for all batches")
-    norms = tracking_norms(model)
+    norms = batch_norms(model)
     if not norms:
         return
     device = norms[0].get_buffer("running_mean").device if device is None else torch.device(device)
@@ -94,11 +96,6 @@ def update_bn(
             module.training = mode
         for norm, momentum in momenta.items():
             norm.momentum = momentum
-
-
-def tracking_norms(model: nn.Module) -> list[_BatchNorm]:
-    """Return the batch norms of a model that have running statistics."""
-    return [norm for norm in model.modules() if isinstance(norm, _BatchNorm) and norm.track_running_stats]
 
 
 def call_model(model: nn.Module, batch: Any) -> None:

@@ -29,7 +29,7 @@ def list_algorithms(context: typer.Context) -> None:
             broken.append(f"{name}: {error}")
             continue
         credit, _, year = algorithm.paper.rstrip(".").rpartition(", ")
-        table.add_row(name, year, credit, ", ".join(algorithm.needs))
+        table.add_row(name, year, credit, ", ".join(algorithm.all_needs()))
     console = make_console()
     console.print(table)
     for line in broken:
@@ -60,7 +60,7 @@ def show(
         console.print(cleandoc(getmodule(registry.get_algorithm(part)).__doc__ or ""), markup=False, highlight=False)
         console.print()
     console.print(f"Credit: {algorithm.paper or 'not stated'}", markup=False, highlight=False)
-    console.print(f"Needs: {', '.join(algorithm.needs) or 'nothing beyond images and labels'}", highlight=False)
+    console.print(f"Needs: {', '.join(algorithm.all_needs()) or 'nothing beyond images and labels'}", highlight=False)
     console.print(
         f"At least: batch_size {algorithm.min_per_domain}, source domains {algorithm.min_domains}\n", highlight=False
     )

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
+from swad.tensors.batch_norms import is_bn_statistic as is_bn_statistic
 from swad.tensors.names import Patterns, canonical, chosen_names, named_tensors, tied_names, unwrap
 from swad.tensors.shards import accumulator, is_sharded
 
@@ -233,11 +234,6 @@ def same_shapes(state: Source, like: Mapping[str, Tensor], what: str) -> list[Te
                 f"{what} lack {name} of shape {tuple(tensor.shape)}: give a whole state dict of the same network"
             )
     return [found[name].detach() for name in like]
-
-
-def is_bn_statistic(name: str) -> bool:
-    """Whether a batch norm's buffer has this name; a state dict does not tell buffers from parameters."""
-    return name.rpartition(".")[2] in ("running_mean", "running_var", "num_batches_tracked")
 
 
 def parameters_by_name(state: Source) -> dict[str, Tensor]:

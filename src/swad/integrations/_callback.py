@@ -16,10 +16,11 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from swad.averaging.average import Average
-from swad.averaging.batchnorm import ForwardFn, tracking_norms, update_bn
+from swad.averaging.batchnorm import ForwardFn, update_bn
 from swad.averaging.rule import FalseStartWarning, Rule
 from swad.averaging.spans import Phase, Status
 from swad.averaging.valley import LossValley
+from swad.tensors.batch_norms import batch_norms
 from swad.tensors.shards import is_sharded
 from swad.tensors.swapping import is_swapped
 from swad.util.names import did_you_mean, require_choice
@@ -276,7 +277,7 @@ def is_main_process() -> bool:
 
 
 def _norm_batches(model: nn.Module) -> int:
-    counts = (norm.num_batches_tracked for norm in tracking_norms(model))
+    counts = (norm.num_batches_tracked for norm in batch_norms(model))
     return sum(int(count) for count in counts if count is not None)
 
 
@@ -284,7 +285,7 @@ def _average_over_ranks(model: nn.Module) -> None:
     """Give every rank the same statistics: each has seen its part of the training data."""
     if not (dist.is_available() and dist.is_initialized()):
         return
-    for norm in tracking_norms(model):
+    for norm in batch_norms(model):
         for statistic in (norm.running_mean, norm.running_var):
             if statistic is not None:
                 dist.all_reduce(statistic)

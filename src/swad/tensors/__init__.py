@@ -1,1 +1,1 @@
-"""The tensors of a model: by name, as shards, and with other values for a while."""
+"""The tensors of a model: by name, as shards, and with other values for a while; which are of its batch norms."""

@@ -25,6 +25,9 @@ class DataError(ValueError):
     """Data is missing, damaged or not as expected; the message is one line that says what to do."""
 
 
+LUMINANCE = (0.2989, 0.587, 0.114)
+"""Weights of red, green and blue in torchvision's gray."""
+
 FORMATS = {
     "JPEG": (".jpg", ".jpeg"),
     "PNG": (".png",),

@@ -8,11 +8,12 @@ import pytest
 import torch
 from torch import nn
 
-from helpers.tiny_algorithms import CLASSES, Points, batch_for, make, noise_for
+from helpers.tiny_algorithms import CLASSES, Points, batch_for, make, noise_for, tell
 from swad.testbed.algorithms import AlgorithmError
-from swad.testbed.algorithms.base import Algorithm, StepContext
+from swad.testbed.algorithms.base import Algorithm, RunInfo, StepContext
 from swad.testbed.algorithms.erm import ERM
 from swad.testbed.algorithms.hyperparameters import Hyperparameters
+from swad.testbed.algorithms.registry import get_algorithm, list_algorithms
 
 
 def test_the_dropout_mask_keeps_the_mean():
@@ -64,7 +65,7 @@ def test_pending_buffers_are_written_after_the_step():
 def test_a_learning_rate_meant_for_adam_is_adams_whatever_optimizer_the_network_has(name, optimizer, rate):
     """SGD would hardly move these parameters: their gradients are small."""
     algorithm = make(name)
-    algorithm.optimizer_name = "sgd"
+    tell(algorithm, optimizer="sgd")
     assert isinstance(algorithm.optimizers["main"], torch.optim.SGD)
     assert isinstance(algorithm.optimizers[optimizer], torch.optim.Adam)
     assert algorithm.optimizers[optimizer].param_groups[0]["lr"] == getattr(algorithm.hyperparameters, rate)
@@ -92,7 +93,7 @@ class Wrong(ERM):
     """ERM with one mistake, the function `mistake(algorithm, loss)`, and a layer that no optimizer has."""
 
     def __init__(self, mistake=lambda algorithm, loss: loss, extra=False):
-        super().__init__(Points(3, classes=CLASSES), Hyperparameters(batch_size=4), n_domains=2)
+        super().__init__(Points(3, classes=CLASSES), Hyperparameters(batch_size=4), RunInfo((1, 1)))
         self.mistake = mistake
         self.register_buffer("memory", torch.zeros(3))
         if extra:
@@ -134,7 +135,7 @@ def test_a_pending_buffer_must_have_the_name_and_shape_of_a_buffer(name, shape):
 
 
 def test_an_algorithm_must_have_a_loss():
-    algorithm = Algorithm(Points(3), Hyperparameters(batch_size=4), n_domains=2)
+    algorithm = Algorithm(Points(3), Hyperparameters(batch_size=4), RunInfo((1, 1)))
     with pytest.raises(AlgorithmError, match="but Algorithm has none: define loss"):
         algorithm.update(batch_for(algorithm, 1, (1, 1, 3)), {}, StepContext())
 
@@ -161,12 +162,24 @@ def test_a_misspelled_attribute_in_make_optimizers_is_named(monkeypatch):
     assert [entry for entry in caught.traceback if entry.name == "<lambda>"], "the line in make_optimizers is kept"
 
 
+def test_gradients_are_accumulated_only_for_one_mean_over_images_without_random_numbers():
+    assert [name for name in list_algorithms() if get_algorithm(name).accumulates()] == ["erm"]
+    own = {
+        "mean_over_images": {},
+        "groups_by_domain": {"groups_by_domain": True},
+        "update": {"update": lambda self, batch, noise, ctx: None},
+        "draw_randomness": {"draw_randomness": lambda self, generator, step: {}},
+    }
+    assert [name for name, members in own.items() if type("Own", (ERM,), members).accumulates()] == ["mean_over_images"]
+    assert not type("Own", (Algorithm,), {}).accumulates(), "the author has to say so"
+
+
 def test_pooled_batches_cannot_be_grouped_by_domain():
     algorithm = make("erm")
     rows = torch.zeros(12, 2)
     assert algorithm.by_domain(rows).shape == (3, 4, 2)
     assert algorithm.domain_labels(rows).tolist() == [0] * 4 + [1] * 4 + [2] * 4
-    algorithm.pooled = True
+    tell(algorithm, pooled=True)
     for grouped in (algorithm.by_domain, algorithm.domain_labels):
         with pytest.raises(AlgorithmError, match="ERM groups images by domain, which pooled batches mix: use balanced"):
             grouped(rows)
@@ -192,7 +205,7 @@ class OwnGradients(Wrong):
 
 def from_protocol(name):
     def make(algorithm):
-        algorithm.optimizer_name = name
+        tell(algorithm, optimizer=name)
         return algorithm.optimizer(algorithm.predictor.parameters(), lr=0.1)
 
     return make

@@ -24,8 +24,9 @@ from helpers.contract_worker import OTHERS, STEPS, first_steps
 from helpers.fake_processes import require_same_step
 from helpers.forked import run_ranks
 from helpers.runs import RecordingCallback, crash_at, require_same, short
-from helpers.tiny_algorithms import CLASSES, SHAPE, batch_for, make, noise_for, quick, update
+from helpers.tiny_algorithms import CLASSES, SHAPE, batch_for, make, noise_for, quick, tell, update
 from swad.gpu.cuda_graph import CapturedGraph, run_on_stream
+from swad.tensors.batch_norms import batch_norms
 from swad.testbed.algorithms.base import Algorithm, StepContext
 from swad.testbed.algorithms.hyperparameters import draw, fill
 from swad.testbed.algorithms.registry import canonical_name, get_algorithm, list_algorithms
@@ -69,7 +70,7 @@ def test_it_has_a_name_a_paper_and_valid_hyperparameters(name):
     own_file = not Path(sys.modules[kind.__module__].__file__).is_relative_to(ROOT)  # there a paper is optional
     assert re.search(r"(19|20)\d\d\.$", kind.paper) or (own_file and not kind.paper), kind.paper
     assert all(isinstance(word, str) and word for word in kind.needs)
-    assert ("domain labels" in kind.needs) or kind.min_domains == 1
+    assert "domain labels" in kind.all_needs() or kind.min_domains == 1
     assert sys.modules[kind.__module__].__doc__
     hyperparameters = kind.Hyperparameters
     assert not hyperparameters().problems()
@@ -126,7 +127,7 @@ def test_randomness_depends_on_generator_and_step_alone(name):
 def test_updates_change_all_parameters_and_no_frozen_statistics(name):
     """The network has batch norms with frozen statistics."""
     network = networks.build("test_resnet", CLASSES)
-    for norm in networks.batch_norms(network):
+    for norm in batch_norms(network):
         nn.init.ones_(norm.weight)  # some start at 0, and the layers before them would get no gradient
     algorithm = make(name, network, shape=(3, 32, 32), **early(name))
     batch = batch_for(algorithm, shape=(3, 32, 32))
@@ -197,7 +198,7 @@ def copied(state):
 def test_two_domains_and_the_smallest_batch(name, optimizer):
     kind = get_algorithm(name)
     algorithm = make(name, domains=2, batch_size=kind.min_per_domain, **early(name))
-    algorithm.optimizer_name = optimizer
+    tell(algorithm, optimizer=optimizer)
     for step in range(1, 5):
         assert update(algorithm, batch_for(algorithm, step)).isfinite()
         assert all(p.grad.isfinite().all() for p in algorithm.parameters() if p.grad is not None)
@@ -416,7 +417,7 @@ def _repeatable(monkeypatch):
 
 def on_gpu(name):
     algorithm = make(name, dropout=0.5, **{**early(name), "lr": 0.01}).cuda()
-    algorithm.n_preparation *= 3  # long enough to be captured
+    tell(algorithm, n_preparation=3 * algorithm.run_info.n_preparation)  # long enough to be captured
     for optimizer in algorithm.optimizers.values():
         for group in optimizer.param_groups:
             group["eps"] = 0.1  # Adam amplifies the rounding of tiny gradients

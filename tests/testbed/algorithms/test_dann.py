@@ -8,7 +8,7 @@ from torch.nn import functional
 
 from helpers.feature_distance import domain_distance, shifted_classes
 from helpers.tiny_algorithms import batch_for, make, noise_for, train_points
-from swad.testbed.algorithms.base import StepContext
+from swad.testbed.algorithms.base import RunInfo, StepContext
 from swad.testbed.algorithms.dann import Discriminator
 from swad.testbed.algorithms.hyperparameters import draw, fill
 from swad.testbed.algorithms.registry import get_algorithm
@@ -107,7 +107,7 @@ def test_weight_decay_is_set_per_side(name):
     assert problems == ["weight_decay must be 0, got 0.1: set wd_g and wd_d, one for each side"]
     # The common weight_decay never reaches an optimizer, so wd_g = 0 means 0.
     chosen = fill(get_algorithm(name).Hyperparameters, {"weight_decay": 0.1, "batch_size": 4})
-    unchecked = get_algorithm(name)(make("erm").predictor, chosen, 3)
+    unchecked = get_algorithm(name)(make("erm").predictor, chosen, RunInfo((1,) * 3))
     assert [one.param_groups[0]["weight_decay"] for one in unchecked.optimizers.values()] == [0, 0]
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from helpers.tiny_algorithms import batch_for, make, noise_for
+from helpers.tiny_algorithms import batch_for, make, noise_for, tell
 from swad.gpu.fused_norm import fuse
 from swad.testbed.algorithms.base import StepContext
 from swad.testbed.algorithms.dmg import MaskedPredictor
@@ -175,7 +175,7 @@ def test_the_part_before_the_first_mask_is_computed_once():
 
 def test_pooled_batches_use_the_mask_of_each_images_domain():
     algorithm, pooled = make("dmg"), make("dmg", batch_size=12)
-    pooled.pooled = True
+    tell(pooled, pooled=True)
     batch, noise = batch_for(algorithm), noise_for(algorithm)
     order = torch.randperm(12, generator=torch.Generator().manual_seed(0))
     mixed = Batch(1, batch.images[order], batch.labels[order], domains=(torch.arange(12) // 4)[order])

@@ -8,6 +8,7 @@ from torch import nn
 from torch.nn import functional
 
 from helpers.tiny_algorithms import batch_for, make, update
+from swad.tensors.batch_norms import batch_norms
 from swad.testbed.algorithms.base import StepContext
 from swad.testbed.algorithms.dson import DomainNorm, Mixture
 from swad.testbed.data.loaders import Batch
@@ -138,11 +139,11 @@ def test_batch_statistics_alone_are_the_plain_network(name):
     """With w = 1 and the network's own scale and shift, also in batch norms with activations inside."""
     shape = (3, 28, 28) if name == networks.SMALL else (3, 32, 32)
     network = networks.build(name, 5)
-    for norm in networks.batch_norms(network):
+    for norm in batch_norms(network):
         nn.init.normal_(norm.running_mean, std=0.1)
         nn.init.uniform_(norm.running_var, 0.8, 1.2)
     erm, algorithm = make("erm", copy.deepcopy(network), shape=shape), make("dson", network, shape=shape, start=0.5)
-    assert not networks.batch_norms(algorithm.predictor)
+    assert not batch_norms(algorithm.predictor)
     batch = batch_for(algorithm, shape=shape)
     assert not torch.allclose(algorithm.loss(batch, {}), erm.loss(batch, {}), atol=1e-3)
     nn.init.constant_(algorithm.predictor.mixtures[0].logits, 40.0)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional
 
-from helpers.tiny_algorithms import batch_for, make, noise_for, update
+from helpers.tiny_algorithms import batch_for, make, noise_for, tell, update
 from swad.testbed.algorithms import eisnet
 from swad.testbed.algorithms.eisnet import PERMUTATIONS, triplet_loss
 from swad.testbed.models import networks
@@ -44,8 +44,8 @@ def grayed(pixel, mean, std):
 @pytest.mark.parametrize("size", [9, 10, 11])
 def test_tiles_are_moved_and_grayed_one_by_one(size):
     algorithm = make("eisnet")
-    algorithm.image_mean, algorithm.image_std = (0.5, 0.4, 0.3), (0.2, 0.3, 0.4)
-    mean, std = torch.tensor(algorithm.image_mean), torch.tensor(algorithm.image_std)
+    tell(algorithm, image_mean=(0.5, 0.4, 0.3), image_std=(0.2, 0.3, 0.4))
+    mean, std = torch.tensor((0.5, 0.4, 0.3)), torch.tensor((0.2, 0.3, 0.4))
     images = torch.randn(12, 3, size, size, generator=torch.Generator().manual_seed(0))
     noise = noise_for(make("eisnet", whole=0.0, grayscale=0.5))
     noise["tile_order"][0] = 0
@@ -267,7 +267,7 @@ def test_with_sam_the_queue_is_that_of_the_first_pass_and_the_average_follows_th
 
 def test_pooled_batches_have_views_and_pairs_too():
     algorithm, pooled = make("eisnet", batch_size=4), make("eisnet", batch_size=12)
-    pooled.pooled = True
+    tell(pooled, pooled=True)
     assert pooled.n_images == algorithm.n_images == 12
     batch = batch_for(algorithm)
     assert pooled.loss(batch, noise_for(pooled)).equal(algorithm.loss(batch, noise_for(algorithm)))

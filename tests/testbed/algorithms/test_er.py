@@ -7,7 +7,7 @@ import torch
 from torch.nn import functional
 
 from helpers.feature_distance import domain_distance, shifted_classes
-from helpers.tiny_algorithms import CLASSES, batch_for, make, noise_for, train_points, update
+from helpers.tiny_algorithms import CLASSES, batch_for, make, noise_for, tell, train_points, update
 from swad.testbed.algorithms.base import StepContext
 from swad.testbed.algorithms.er import MLPs, balanced_cross_entropy
 
@@ -37,10 +37,10 @@ def parts(algorithm, twin, batch, noise):
     features = twin.forward_head(twin.forward_features(batch.images.double()), pre_logits=True)
     labels = batch.labels.tolist()
     class_loss = torch.stack([entropy(twin.head(f), y) for f, y in zip(features, labels, strict=True)]).mean()
-    total, domain_loss = sum(1 / n for n in algorithm.domain_sizes), 0.0
+    total, domain_loss = sum(1 / n for n in algorithm.run_info.domain_sizes), 0.0
     for i, row in enumerate(features):
         scores = mlp(algorithm.discriminator, 0, row, noise["domain_mask"][0, i])
-        domain_loss += entropy(scores, i // size) / algorithm.domain_sizes[i // size] / total / size
+        domain_loss += entropy(scores, i // size) / algorithm.run_info.domain_sizes[i // size] / total / size
     others, adversaries, own = [], [], []
     for d in domains:
         inside = [i for i in range(len(labels)) if i // size == d]
@@ -58,7 +58,7 @@ def parts(algorithm, twin, batch, noise):
 
 def small(**options):
     algorithm = make("er", **{"mlp_width": 8, "lambda_d": 0.3, "lambda_c": 0.5, "lambda_cp": 0.2, **options})
-    algorithm.domain_sizes = (10, 40, 25)
+    tell(algorithm, domain_sizes=(10, 40, 25))
     for module in (algorithm.discriminator, algorithm.classifiers, algorithm.adversaries):
         for parameter in module.parameters():  # far from the small initial ones, so that every term counts
             torch.nn.init.normal_(parameter, std=0.3)
@@ -145,7 +145,8 @@ def test_classes_have_the_same_weight_in_every_group():
 
 def test_warm_up_scales_the_losses():
     algorithm, plain = small(warm_up=0.1), small()
-    algorithm.total_steps = plain.total_steps = 20
+    for each in (algorithm, plain):
+        tell(each, total_steps=20)
     weights = [noise_for(algorithm, step)["weight"].item() for step in (1, 2, 3)]
     assert weights == pytest.approx([0.01, 0.01, 1])
     batch = batch_for(algorithm)

@@ -3,7 +3,7 @@ from __future__ import annotations
 import torch
 from torch.nn import functional
 
-from swad.testbed.algorithms.base import Algorithm, StepContext
+from swad.testbed.algorithms.base import Algorithm, RunInfo, StepContext
 from swad.testbed.algorithms.hyperparameters import fill
 from swad.testbed.algorithms.registry import get_algorithm
 from swad.testbed.data.loaders import Batch
@@ -19,7 +19,8 @@ def batch(step: int = 1, domains: int = 3, per_domain: int = 4) -> Batch:
 def make(name: str = "erm", **changes: float) -> Algorithm:
     torch.manual_seed(0)
     kind = get_algorithm(name)
-    return kind(networks.build(networks.SMALL, 5), fill(kind.Hyperparameters, {"batch_size": 4, **changes}), 3).train()
+    hyperparameters = fill(kind.Hyperparameters, {"batch_size": 4, **changes})
+    return kind(networks.build(networks.SMALL, 5), hyperparameters, RunInfo((1,) * 3)).train()
 
 
 def test_erm_is_the_mean_cross_entropy_and_adam():

@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional
 
 from helpers.runs import RecordingCallback, require_same, short, values
-from helpers.tiny_algorithms import CLASSES, Points, batch_for, make, noise_for, update
+from helpers.tiny_algorithms import CLASSES, Points, batch_for, make, noise_for, tell, update
 from swad.testbed.algorithms.base import StepContext
 from swad.testbed.algorithms.metareg import MetaReg
 from swad.testbed.data.loaders import Batch
@@ -85,7 +85,7 @@ def test_the_gradients_of_a_preparation_are_those_of_the_formulas(unroll, dropou
 
 def test_the_training_minimizes_the_regularized_loss():
     algorithm = make("metareg", Points(3), domains=2, shape=(1, 1, 3))
-    algorithm.n_preparation = 0
+    tell(algorithm, n_preparation=0)
     nn.init.normal_(algorithm.phi)
     batch = batch_for(algorithm, shape=(1, 1, 3))
     batch = batch._replace(labels=batch.labels % 2)
@@ -109,7 +109,7 @@ def test_the_regularizer_suppresses_what_does_not_carry_over():
     algorithm = make(
         "metareg", Points(2), domains=4, shape=(1, 1, 2), batch_size=16, lr=0.05, meta_lr=0.02, inner_lr=0.1
     )
-    algorithm.n_preparation = 50
+    tell(algorithm, n_preparation=50)
     labels = torch.tensor([0, 1]).repeat(32)
     sign = 2.0 * labels - 1
     second = sign * torch.tensor([1.0, -1.0, 1.0, -1.0]).repeat_interleave(16)

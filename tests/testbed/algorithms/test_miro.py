@@ -11,7 +11,8 @@ from timm.models.vision_transformer import VisionTransformer
 from torch import nn
 from torch.nn import functional
 
-from helpers.tiny_algorithms import CLASSES, batch_for, make, noise_for, update
+from helpers.tiny_algorithms import CLASSES, batch_for, make, noise_for, tell, update
+from swad.tensors.batch_norms import batch_norms
 from swad.testbed.algorithms.base import StepContext
 from swad.testbed.algorithms.miro import gaussian_loss
 from swad.testbed.models import networks
@@ -20,7 +21,7 @@ from swad.testbed.models import networks
 def resnet(freeze_bn=True):
     torch.manual_seed(0)
     network = networks.build("test_resnet", CLASSES, freeze_bn=freeze_bn)
-    for norm in networks.batch_norms(network):
+    for norm in batch_norms(network):
         nn.init.uniform_(norm.running_mean, -1, 1)
     return network
 
@@ -132,7 +133,7 @@ def test_a_large_penalty_keeps_the_features():
 
 def test_the_variances_have_ten_times_the_learning_rate():
     algorithm = make("miro", lr=0.02, weight_decay=0.2)
-    algorithm.lr_scale = 0.5
+    tell(algorithm, lr_scale=0.5)
     network, variances = algorithm.optimizers["main"].param_groups
     assert (network["lr"], variances["lr"]) == (0.01, 0.1)
     assert network["weight_decay"] == variances["weight_decay"] == 0.2

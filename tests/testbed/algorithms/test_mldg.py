@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 from torch.nn import functional
 
-from helpers.tiny_algorithms import Points, batch_for, make, noise_for
+from helpers.tiny_algorithms import Points, batch_for, make, noise_for, tell
 from swad.testbed.algorithms.base import StepContext
 
 
@@ -62,7 +62,7 @@ def test_the_gradient_equals_that_of_copies_with_fresh_adams(domains, decay, dro
 @pytest.mark.parametrize("decay", [0.0, 0.3])
 def test_the_inner_step_is_the_first_of_a_fresh_optimizer(decay, fresh):
     algorithm = make("mldg", lr=0.02, weight_decay=decay)
-    algorithm.optimizer_name = fresh.__name__.lower()
+    tell(algorithm, optimizer=fresh.__name__.lower())
     torch.manual_seed(3)
     weights = [torch.nn.Parameter(torch.randn(50, dtype=torch.float64)) for _ in range(2)]
     scale = 10.0 ** torch.arange(-12, 13, 0.5, dtype=torch.float64)[:50]

@@ -7,8 +7,9 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from helpers.tiny_algorithms import batch_for, make, noise_for
+from helpers.tiny_algorithms import batch_for, make, noise_for, tell
 from swad.gpu.fused_norm import fuse
+from swad.tensors.batch_norms import batch_norms
 from swad.testbed.algorithms._mixed_maps import MixingState
 from swad.testbed.algorithms.padain import SwapStatistics, convolutions
 from swad.testbed.models import networks
@@ -35,7 +36,7 @@ def test_maps_get_the_statistics_of_their_partner_before_the_norm():
     """Every convolution swaps or not by its own draw; what comes out is what the batch norm receives."""
     algorithm = make("padain", networks.build("test_resnet", 5), batch_size=1, p=1.0)
     layers = convolutions(algorithm.predictor)
-    norms = networks.batch_norms(algorithm.predictor)
+    norms = batch_norms(algorithm.predictor)
     every_other = torch.arange(len(layers)) % 2 == 0
     noise = noise_for(algorithm) | {"coin": every_other, "partner": torch.tensor([[1, 2, 0]]).expand(len(layers), 3)}
     outputs, inputs = [], []
@@ -123,7 +124,7 @@ def test_draws_follow_the_probability_and_permute_the_whole_batch():
         assert sorted(first.tolist()) == sorted(second.tolist()) == list(range(12))
         assert not first.equal(second), "every convolution has its own"
     coins = [algorithm.draw_coins(step) for step in noises]
-    algorithm.seed = 1
+    tell(algorithm, seed=1)
     assert coins != [algorithm.draw_coins(step) for step in noises], "other runs have other draws"
 
 
@@ -142,7 +143,7 @@ def test_only_training_is_swapped_and_probability_zero_is_erm():
 def test_batch_norms_are_fused_only_where_nothing_swaps(p):
     """Maps change between a convolution and its batch norm, so a fused one would swap something else."""
     algorithm = make("padain", networks.build("test_resnet", 5), p=p)
-    for norm in networks.batch_norms(algorithm.predictor):
+    for norm in batch_norms(algorithm.predictor):
         norm.running_mean.normal_(0, 0.2)
         norm.running_var.uniform_(0.5, 1.5)
         norm.weight.data.uniform_(0.5, 1.5)

@@ -127,8 +127,8 @@ def test_an_algorithm_of_your_own_needs_no_paper(mine):
         ),
         (filled(member="paper = None"), "Mine.paper in mine.py must be a string, got None"),
         (
-            filled(member='needs = "domain labels"'),
-            "Mine.needs in mine.py must be a tuple, such as (\"domain labels\",), got 'domain labels'",
+            filled(member='needs = "two passes"'),
+            "Mine.needs in mine.py must be a tuple, such as (\"two passes\",), got 'two passes'",
         ),
         (filled(member="own_recipe = {}"), "Mine.own_recipe in mine.py must be a Recipe, got {{}}"),
         (

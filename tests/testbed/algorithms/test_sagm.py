@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional
 
 from helpers.sharpness import Spy, coral, entropy, gradient_of, gradients
-from helpers.tiny_algorithms import Points, batch_for, make
+from helpers.tiny_algorithms import Points, batch_for, make, tell
 from swad.testbed.algorithms.base import StepContext
 from swad.testbed.algorithms.registry import AlgorithmError, canonical_name, get_algorithm
 from swad.testbed.algorithms.sagm import SAGM
@@ -41,7 +41,7 @@ def quadratic(name, **options):
 def test_sgd_makes_the_step_of_the_sum():
     """In closed form: the gradient is A w at w, and A (w + c A w) at the other point, with c = ρ / |A w| - α."""
     algorithm, weight, a = quadratic("sagm", rho=0.4, matching=0.05, lr=0.1)
-    algorithm.optimizer_name, algorithm.momentum = "sgd", 0.0
+    tell(algorithm, optimizer="sgd", momentum=0.0)
     w = weight.detach().clone()
     c = 0.4 / (w @ a).norm() - 0.05
     algorithm.update(batch_for(algorithm), {}, StepContext())
@@ -53,7 +53,7 @@ def test_matching_brings_the_gradient_and_sams_together():
 
     def product(alpha):
         algorithm, weight, a = quadratic("sagm", rho=0.5, matching=alpha, lr=0.01)
-        algorithm.optimizer_name, algorithm.momentum = "sgd", 0.0
+        tell(algorithm, optimizer="sgd", momentum=0.0)
         before = weight.detach().clone()
         algorithm.update(batch_for(algorithm), {}, StepContext())
         change, w = weight.detach() - before, before

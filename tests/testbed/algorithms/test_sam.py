@@ -9,6 +9,7 @@ from torch.nn import functional
 
 from helpers.sharpness import Spy, coral, entropy, gradient_of, gradients
 from helpers.tiny_algorithms import CLASSES, Points, batch_for, make, noise_for
+from swad.tensors.batch_norms import batch_norms
 from swad.testbed.algorithms.base import Algorithm, StepContext
 from swad.testbed.algorithms.erm import ERM
 from swad.testbed.algorithms.registry import (
@@ -134,7 +135,7 @@ def test_combinations_have_one_class_and_both_credits():
     assert kind.Hyperparameters().rho == 0.05
     assert "Sun and Saenko" in kind.paper
     assert "Foret" in kind.paper
-    assert kind.needs == ("domain labels", "two passes")
+    assert kind.all_needs() == ("domain labels", "two passes")
 
 
 @pytest.mark.parametrize("name", ["dann", "cdann", "mldg", "sagnet"])
@@ -187,7 +188,7 @@ def test_trained_batch_norms_see_both_passes(name):
     network = networks.build("test_resnet", CLASSES, freeze_bn=False)
     algorithm = make(name, network, shape=(3, 32, 32))
     algorithm.update(batch_for(algorithm, shape=(3, 32, 32)), {}, StepContext())
-    assert {norm.num_batches_tracked.item() for norm in networks.batch_norms(network)} == {2}
+    assert {norm.num_batches_tracked.item() for norm in batch_norms(network)} == {2}
 
 
 def test_it_leaves_a_narrow_minimum():

@@ -10,6 +10,7 @@ from safetensors.torch import load_file, save_file
 
 from helpers import ROOT
 from helpers.special_files import at_most
+from swad.tensors.batch_norms import batch_norms
 from swad.testbed.models import catalog, networks, weight_files
 from swad.testbed.models.networks import NetworkError
 
@@ -78,7 +79,7 @@ def test_frozen_statistics_stay_and_scale_and_shift_train():
         model = networks.build(TINY, 5, freeze_bn=freeze)
         before = copy.deepcopy(model.state_dict())
         model.train()
-        norms = networks.batch_norms(model)
+        norms = batch_norms(model)
         assert norms
         assert all(norm.training is not freeze for norm in norms)
         assert all(p.requires_grad for p in model.parameters())
@@ -90,7 +91,7 @@ def test_frozen_statistics_stay_and_scale_and_shift_train():
         assert any("running_mean" in name for name in changed) is not freeze
         assert any(name.endswith(("bn1.weight", "bn1.bias")) for name in changed)
     twin = copy.deepcopy(networks.build(TINY, 5)).train()
-    assert not any(norm.training for norm in networks.batch_norms(twin))
+    assert not any(norm.training for norm in batch_norms(twin))
 
 
 def test_a_frozen_copy_has_no_parameters_and_keeps_its_statistics():

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from helpers.documents import example
+from swad.tensors.batch_norms import batch_norms
 from swad.testbed.models import catalog, networks, own
 from swad.testbed.models.networks import NetworkError
 
@@ -28,7 +29,7 @@ def test_the_documented_network_has_features_and_frozen_norms(folder):
     model = networks.build("own_tiny", 5, channels=1, image_size=16).eval()
     images = torch.randn(2, 1, 16, 16)
     torch.testing.assert_close(networks.head(model)(networks.features(model, images)), model(images))
-    assert [networks.is_frozen(norm) for norm in networks.batch_norms(model)] == [True]
+    assert [networks.is_frozen(norm) for norm in batch_norms(model)] == [True]
     assert catalog.input_config("own_tiny").size == 224
     assert not catalog.has_pretrained("own_tiny")
     assert catalog.has_pretrained("resnet18")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from swad.tensors.batch_norms import batch_norms
 from swad.testbed.models import networks
 
 
@@ -12,7 +13,7 @@ from swad.testbed.models import networks
 def test_it_accepts_low_resolution_images(channels, size):
     model = networks.build(networks.SMALL, 10, channels=channels)
     assert model(torch.randn(4, channels, size, size)).shape == (4, 10)
-    assert not networks.batch_norms(model)
+    assert not batch_norms(model)
     assert sum(p.numel() for p in model.parameters()) < 200_000
 
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from swad.testbed.algorithms.base import RunInfo
 from swad.testbed.training.batch_norms import PASSES, estimate_statistics
 
 
@@ -31,7 +32,8 @@ def estimate(model: nn.Module, n_images: int, n_parts: int = 1, freeze_bn: bool 
     averaged, passes = [], []
     config = SimpleNamespace(model=SimpleNamespace(freeze_bn=freeze_bn), training=SimpleNamespace(precision="fp32"))
     dist = SimpleNamespace(device=torch.device("cpu"), average=averaged.extend)
-    algorithm = SimpleNamespace(domain_sizes=(n_images // 2, n_images - n_images // 2), n_images=4)
+    run_info = RunInfo((n_images // 2, n_images - n_images // 2))
+    algorithm = SimpleNamespace(run_info=run_info, n_images=4)
     algorithm.estimate_statistics = lambda model, images: bool(passes.extend(images)) or True
     estimated = estimate_statistics(model, config, algorithm, Batches(n_parts), dist)
     return estimated, len(passes), averaged

@@ -130,7 +130,7 @@ def test_a_config_file_of_another_version_is_refused(tmp_path):
 
 def test_a_resumed_run_may_change_the_machine_and_nothing_that_alters_results(tmp_path):
     config = resolve(short(tmp_path))
-    free = {"workers", "device", "engine", "strategy", "cache", "checkpoint_every", "branch_from", "log", "data_dir"}
+    free = {"workers", "device", "engine", "cache", "checkpoint_every", "branch_from", "log", "data_dir"}
     assert {name for name, setting in SETTINGS.items() if setting.free_on_resume} == free
     assert not config.replace(engine="eager", workers=3, cache=tmp_path).differences(config.to_json())
     assert config.replace(threads=2, seed=5, hyperparameters={"lr": 1.0}).differences(config.to_json()) == [
@@ -146,7 +146,11 @@ def test_a_resumed_run_may_change_the_machine_and_nothing_that_alters_results(tm
 def test_runs_of_earlier_versions_can_still_be_read(tmp_path):
     content = RunConfig.from_options(dataset="digits", target="paper", output=tmp_path).to_json()
     content["config"]["files"]["tensorboard"] = True
+    content["config"]["machine"]["strategy"] = "ddp"
     assert RunConfig.from_json(content, tmp_path).files.log == ()
+    content["config"]["machine"]["strategy"] = "fsdp"
+    with pytest.raises(ConfigError, match=r"was trained with strategy fsdp, .* use DDP: train it again in another"):
+        RunConfig.from_json(content, tmp_path)
 
 
 @pytest.mark.parametrize("name", ["da\nta", "da\rta", "\x1b[31mdata", "da\udcffta", "\x9b2J", "da\x00ta", "\x7f"])

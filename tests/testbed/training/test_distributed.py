@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import threading
 from itertools import permutations
-from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -24,15 +22,15 @@ from swad.testbed.training.loop import RunError, train
 def test_two_processes_give_the_numbers_of_one(tmp_path):
     changes = {"hyperparameters": {"batch_size": 8, "dropout": 0.5, "lr": 1e-4}, "snapshots": [1, 4], "clip": 1.0}
     train(short(tmp_path / "one", **changes))
-    sharded = {**changes, "strategy": "fsdp", "interrupt_at": 10, "checkpoint_every": None}
-    runs = [tmp_path / "two", json.dumps(changes), tmp_path / "sharded", json.dumps(sharded)]
+    resumed = {**changes, "interrupt_at": 10, "checkpoint_every": None}
+    runs = [tmp_path / "two", json.dumps(changes), tmp_path / "resumed", json.dumps(resumed)]
     outs = run_ranks([HELPERS / "run_worker.py", *runs])
     for line in (-2, -1):
         first, second = (json.loads(out.splitlines()[line]) for out in outs)
         for key in ("scores", "ranges", "weights", "steps"):
             assert first[key] == second[key]
     one, alone = values(tmp_path / "one"), weights(tmp_path / "one")
-    for folder in (tmp_path / "two", tmp_path / "sharded"):
+    for folder in (tmp_path / "two", tmp_path / "resumed"):
         two = values(folder)
         assert [(*row[:5], row[6]) for row in one] == [(*row[:5], row[6]) for row in two]
         for mine, theirs in zip(one, two, strict=True):
@@ -40,24 +38,6 @@ def test_two_processes_give_the_numbers_of_one(tmp_path):
         for name, tensors in alone.items():
             for key, tensor in tensors.items():
                 torch.testing.assert_close(weights(folder)[name][key], tensor, rtol=0, atol=1e-5)
-
-
-@pytest.mark.parametrize("due_elsewhere", [False, True])
-def test_sharded_processes_ask_each_other_at_the_same_steps_whether_a_checkpoint_is_due(due_elsewhere, monkeypatch):
-    """Every process has a share of the state: one that saved alone would wait for ever."""
-    monkeypatch.setattr(loop, "time", SimpleNamespace(perf_counter=lambda: 100.0))
-    config = short(Path("run"), checkpoint_every=None)
-    saved = []
-    for last_checkpoint in (30.0, 50.0):  # more and less than a minute ago
-        asked = []
-        dist = SimpleNamespace(any=lambda due, asked=asked: asked.append(due) or due or due_elsewhere)
-        run = SimpleNamespace(config=config, dist=dist, checkpoint_time=last_checkpoint)
-        for step in range(-9, 31):  # also in a preparation
-            run.training = SimpleNamespace(step=step, is_sharded=True)
-            if loop._Run._checkpoint_is_due(run):
-                saved.append(step)
-        assert asked == [last_checkpoint == 30] * 4
-    assert saved == [0, 10, 20, 30] * (1 + due_elsewhere)
 
 
 @pytest.mark.parametrize("variables", [{"RANK": "3"}, {"RANK": "2"}, {"RANK": "-1"}, {"RANK": "first"}, {}])

@@ -14,7 +14,7 @@ from swad.testbed import algorithms
 from swad.testbed.algorithms import erm
 from swad.testbed.data.workers import read_ahead
 from swad.testbed.training import failures
-from swad.testbed.training.loop import ConfigError, RunError, train
+from swad.testbed.training.loop import RunError, train
 
 FAULTY = """
 from swad.testbed.algorithms.erm import ERM
@@ -99,16 +99,3 @@ def test_a_worker_that_fails_is_not_called_killed(tmp_path):
 def test_other_errors_stay_as_they_are(tmp_path):
     for error in (KeyError("x"), RunError("one line")):
         assert failures.explain(error, short(tmp_path / "run"), erm.ERM) is None
-
-
-def test_an_algorithm_that_cannot_be_sharded_is_named(tmp_path):
-    config = short(tmp_path / "run", algorithm="own", strategy="fsdp")
-    error = RuntimeError("aten.addmm.default got mixed torch.Tensor and DTensor, need to convert all")
-    explained = failures.explain(error, config, erm.ERM)
-    assert "own reads its parameters outside of the forward pass" in str(explained)
-    assert str(explained).endswith("use --strategy ddp")
-    with pytest.raises(ConfigError, match="fsdp shards algorithms that step on one loss, but sam has an update of its"):
-        train(config.replace(algorithm="sam"))
-    for name in ("eisnet", "metareg", "vat"):
-        with pytest.raises(ConfigError, match=f"for the forward pass, but {name} reads them outside of it: use ddp"):
-            train(config.replace(algorithm=name))

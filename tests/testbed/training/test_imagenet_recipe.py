@@ -13,6 +13,7 @@ from helpers.batches import batch_at
 from helpers.image_files import write_image
 from helpers.runs import RecordingCallback, crash_at, interrupt_at, require_same, values
 from helpers.tiny_algorithms import batch_for, make
+from swad.tensors.batch_norms import batch_norms
 from swad.testbed.algorithms.base import StepContext
 from swad.testbed.data.domains import ArrayDomain, ImageSpec
 from swad.testbed.data.loaders import Batch
@@ -195,7 +196,7 @@ def test_statistics_of_batch_norms_are_estimated_for_averages(tree, tmp_path):
     model = networks.build("test_resnet", 2, freeze_bn=False, image_size=32)
     stored = load_file(tmp_path / "run" / "weights" / "ema.safetensors")
     model.load_state_dict(stored)
-    for norm in networks.batch_norms(model):
+    for norm in batch_norms(model):
         norm.reset_running_stats()
         norm.momentum = None  # the plain mean over equal batches
     with torch.no_grad():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -143,6 +144,16 @@ def test_a_broken_file_of_another_algorithm_does_not_hide_the_mistake(tmp_path, 
     assert problem.startswith("coral has no recipe of its own: leave out --recipe, or use one of arm, ")
 
 
+def test_a_recipe_states_settings_for_which_a_run_can_say_nothing(monkeypatch):
+    rule = "the recipe of erm may state augmentation, batches, .*, weights, got "
+    for stated in ({"optimiser": "sgd"}, {"early_stop": False}, {"device": "cuda"}, {"seed": 3}):
+        monkeypatch.setattr(ERM, "own_recipe", Recipe(**stated))
+        (problem,) = find_problems(request())
+        assert re.fullmatch(f"{rule}{next(iter(stated))}", problem)
+    monkeypatch.setattr(ERM, "own_recipe", Recipe(optimizer="lion", precision="fp32"))
+    assert find_problems(request()) == ["optimizer must be one of adam, sgd, got 'lion'"]
+
+
 def test_every_recipe_is_valid(monkeypatch):
     monkeypatch.undo()
     for name in list_algorithms():
@@ -210,7 +221,7 @@ def test_the_steps_are_those_of_plain_sgd(tmp_path):
     config = resolve(short(tmp_path, recipe="own", steps=30, hyperparameters={}))
     sources = hold_out(load("digits"), "paper").sources
     algorithm = build_algorithm(config, sources, Dist(torch.device("cpu")))
-    assert algorithm.total_steps == 30
+    assert algorithm.run_info.total_steps == 30
     assert algorithm.n_images == 64
     *body, bias = algorithm.predictor.parameters()
     twins = [param.detach().clone().requires_grad_() for param in (*body, bias)]

@@ -46,10 +46,11 @@ def test_an_algorithm_knows_the_run_and_its_images(tmp_path):
     config = resolve(short(tmp_path / "run", algorithm="er", seed=7))
     sources, _ = hold_out(benchmarks.load("digits"), ("paper",), trial=0)
     algorithm = build_algorithm(config, sources, Dist(torch.device("cpu")))
-    assert algorithm.seed == 7
-    assert algorithm.domain_sizes == tuple(len(split.keys) for split in sources.train)
-    assert (algorithm.image_mean, algorithm.image_std) == (sources.image_spec.mean, sources.image_spec.std)
-    assert algorithm.image_shape == (3, 28, 28)
+    run_info = algorithm.run_info
+    assert run_info.seed == 7
+    assert run_info.domain_sizes == tuple(len(split.keys) for split in sources.train)
+    assert (run_info.image_mean, run_info.image_std) == (sources.image_spec.mean, sources.image_spec.std)
+    assert run_info.image_shape == (3, 28, 28)
 
 
 def test_best_has_the_highest_validation_accuracy(tmp_path):

@@ -10,14 +10,13 @@ import torch
 from torch import Tensor, nn
 
 
-def host_stream(generator: torch.Generator, step: int) -> np.random.RandomState:
-    """Return a NumPy stream for a step, for distributions that torch cannot draw from a generator.
+def host_stream(*numbers: int) -> np.random.RandomState:
+    """Return the NumPy stream of some numbers, for what the host must know, or torch cannot draw from a generator.
 
-    The stream is a function of the generator's seed and the step, the same on every device.
+    The numbers are those of a step and of its generator, `generator.initial_seed()`, or of the run. The seed of a
+    generator is known on the host; a number drawn on a GPU would have to be read back.
     """
-    # The seed of a generator is known on the host. A number drawn from a generator on a GPU would have to be read back.
-    words = np.random.SeedSequence((generator.initial_seed(), step))
-    return np.random.RandomState(np.random.MT19937(words))
+    return np.random.RandomState(np.random.MT19937(np.random.SeedSequence(numbers)))
 
 
 def draw_beta(stream: np.random.RandomState, alpha: float, size: int) -> list[float]:
@@ -25,7 +24,7 @@ def draw_beta(stream: np.random.RandomState, alpha: float, size: int) -> list[fl
     return [1.0] * size if alpha == 0 else [float(value) for value in stream.beta(alpha, alpha, size)]
 
 
-def to_device(values: list[float], device: torch.device) -> Tensor:
+def as_tensor(values: list[float], device: torch.device) -> Tensor:
     """Copy numbers to a device without waiting for it."""
     return torch.tensor(values, dtype=torch.float32).to(device, non_blocking=True)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from torch import Tensor, nn
 
 from swad.testbed.algorithms import hyperparameters as hp
-from swad.testbed.algorithms.base import Batch, Noise
+from swad.testbed.algorithms.base import Batch, Noise, RunInfo
 from swad.testbed.algorithms.erm import ERM
 
 
@@ -21,8 +21,8 @@ class MixingState:
 class MixedMaps(ERM):
     """Cross entropy; the subclass registers hooks that read `_mixing`, so that only training is mixed."""
 
-    def __init__(self, predictor: nn.Module, hyperparameters: hp.Hyperparameters, n_domains: int) -> None:
-        super().__init__(predictor, hyperparameters, n_domains)
+    def __init__(self, predictor: nn.Module, hyperparameters: hp.Hyperparameters, run_info: RunInfo) -> None:
+        super().__init__(predictor, hyperparameters, run_info)
         self._mixing = MixingState()
 
     def loss(self, batch: Batch, noise: Noise) -> Tensor:

@@ -98,7 +98,8 @@ class ARM(ERM):
     """Cross entropy of a network that receives the context of its domain."""
 
     paper = "Zhang et al.: Adaptive Risk Minimization: Learning to Adapt to Domain Shift. NeurIPS, 2021."
-    needs = ("domain labels", "grouped evaluation")
+    needs = ("grouped evaluation",)
+    groups_by_domain = True
     Hyperparameters = ARMHyperparameters
     predictor: ContextPredictor
 

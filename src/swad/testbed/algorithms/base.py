@@ -19,61 +19,28 @@ Most algorithms override `loss` and nothing else. The trainer may capture a step
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from contextlib import nullcontext
 from functools import cached_property
 from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
 
 from swad.averaging.batchnorm import update_bn
-from swad.tensors.shards import is_sharded
+from swad.tensors.batch_norms import batch_norms
 from swad.testbed.algorithms import AlgorithmError
 from swad.testbed.algorithms import hyperparameters as hp
 from swad.testbed.algorithms._helpers import apply_mask, dropout_mask, is_dense, match_layouts, parameters_of
+from swad.testbed.algorithms._trainer import RunInfo, StepContext
 from swad.testbed.algorithms.recipe import Recipe
 from swad.testbed.data.loaders import Batch
 from swad.testbed.models import networks
 from swad.util.names import listed
 
-__all__ = ["Algorithm", "Batch", "Noise", "Recipe", "StepContext"]
+__all__ = ["Algorithm", "Batch", "Noise", "Recipe", "RunInfo", "StepContext"]
 
 Noise = Mapping[str, Tensor]
 """The random numbers of a step, and other values that depend on its number, by name."""
-
-
-def _no_reduction(parameters: Iterable[nn.Parameter]) -> None:
-    """Average gradients over one process: nothing to do."""
-
-
-def _identity(rows: Tensor) -> Tensor:
-    return rows
-
-
-@dataclass(frozen=True)
-class StepContext:
-    """How the trainer wants a step computed.
-
-    Args:
-        autocast: Opens the mixed-precision context of forward passes.
-        average_gradients: Averages the gradients of parameters over the processes, after backward.
-        clip: Largest norm of the gradients; None for no clipping.
-        data_parallel: Computes the loss of an algorithm that keeps `update`, and averages its gradients during backward
-            instead of after it (DDP, FSDP). None with one process, and for algorithms with an update of their own.
-    """
-
-    autocast: Callable[[], AbstractContextManager[object]] = nullcontext
-    average_gradients: Callable[[Iterable[nn.Parameter]], None] = _no_reduction
-    clip: float | None = None
-    data_parallel: nn.Module | None = None
-
-    def no_sync(self) -> AbstractContextManager[object]:
-        """Open the context of all backward passes of a step but the last: gradients need not be averaged yet."""
-        if isinstance(self.data_parallel, DistributedDataParallel):
-            return self.data_parallel.no_sync()
-        return nullcontext()  # FSDP averages every time, because it keeps no whole gradients
 
 
 class Algorithm(nn.Module):
@@ -85,14 +52,17 @@ class Algorithm(nn.Module):
     Args:
         predictor: The network, from images to class scores.
         hyperparameters: An instance of the class's `Hyperparameters`.
-        n_domains: Number of source domains in a batch.
+        run_info: The run that trains it.
     """
 
     paper: ClassVar[str] = ""
     """The paper to credit: "Authors: Title. Venue, year."."""
     needs: ClassVar[tuple[str, ...]] = ()
-    """What it needs beyond one pass over the images: "two passes", "own optimizers", ... With "domain labels" it needs
-    images of every domain in a step, and pooled batches are an error before the run."""
+    """What readers should know that it needs: "two passes", "own optimizers", ... `all_needs` adds domain labels."""
+    groups_by_domain: ClassVar[bool] = False
+    """Whether a step needs equally many images of every domain: pooled batches are then an error before the run."""
+    mean_over_images: ClassVar[bool] = False
+    """Whether the loss is a mean over the images, so that a batch may be split and its gradients accumulated."""
     Hyperparameters: ClassVar[type[hp.Hyperparameters]] = hp.Hyperparameters
     min_per_domain: ClassVar[int] = 1
     """Fewest images of a domain for which the loss is defined."""
@@ -100,8 +70,6 @@ class Algorithm(nn.Module):
     """Fewest source domains for which the loss is defined."""
     views: ClassVar[int] = 1
     """Number of augmented views of every image in a batch."""
-    shardable: ClassVar[bool] = True
-    """Whether fsdp can shard it. False if it reads parameters of the network outside of the forward pass."""
     own_recipe: ClassVar[Recipe | None] = None
     """The settings of its own paper, for `--recipe own`, where they differ from the protocol's."""
     dropout_masks: ClassVar[tuple[str, ...]] = ("dropout_mask",)
@@ -109,28 +77,12 @@ class Algorithm(nn.Module):
     constant_lr: ClassVar[tuple[str, ...]] = ()
     """Names of the optimizers whose learning rate follows no schedule."""
 
-    def __init__(self, predictor: nn.Module, hyperparameters: hp.Hyperparameters, n_domains: int) -> None:
+    def __init__(self, predictor: nn.Module, hyperparameters: hp.Hyperparameters, run_info: RunInfo) -> None:
         super().__init__()
-        self.predictor = self.wrap_predictor(predictor, hyperparameters, n_domains)
-        self.hyperparameters = hyperparameters
-        self.n_domains = n_domains
+        self.hyperparameters, self.run_info = hyperparameters, run_info
+        self.n_domains = len(run_info.domain_sizes)
+        self.predictor = self.wrap_predictor(predictor, hyperparameters, self.n_domains)
         self.pending_buffers: dict[str, Tensor] = {}
-        # The trainer sets these: updates before step 1, the seed and the length of the run, images and their
-        # normalization, training images of each domain, whether a batch mixes the domains, the optimizer, and how the
-        # images of a step are split over processes.
-        self.n_preparation = 0
-        self.seed = 0
-        self.image_shape: tuple[int, int, int] | None = None
-        self.image_mean: tuple[float, ...] = (0.0, 0.0, 0.0)
-        self.image_std: tuple[float, ...] = (1.0, 1.0, 1.0)
-        self.domain_sizes: tuple[int, ...] = (1,) * n_domains
-        self.total_steps: int | None = None
-        self.pooled = False
-        self.optimizer_name: str = "adam"
-        self.momentum = 0.9
-        self.lr_scale = 1.0
-        self.gather: Callable[[Tensor], Tensor] = _identity
-        self.local_shard: Callable[[Tensor], Tensor] = _identity
         self._features: Callable[[nn.Module, Tensor], Tensor] = networks.features
         self._predict: Callable[[nn.Module, Tensor], Tensor] = networks.scores
 
@@ -186,8 +138,14 @@ class Algorithm(nn.Module):
 
     @classmethod
     def accumulates(cls) -> bool:
-        """Whether `accumulate` equals `update`: one step on one loss of the images, without random numbers."""
-        return cls.update is Algorithm.update and cls.draw_randomness is Algorithm.draw_randomness and not cls.needs
+        """Whether `accumulate` equals `update`: one step on the mean over the images, without random numbers."""
+        one_loss = cls.update is Algorithm.update and cls.draw_randomness is Algorithm.draw_randomness
+        return one_loss and cls.mean_over_images and not cls.groups_by_domain
+
+    @classmethod
+    def all_needs(cls) -> tuple[str, ...]:
+        """Return what it needs beyond one pass over the images, in words."""
+        return (*["domain labels"] * cls.groups_by_domain, *cls.needs)
 
     def phase(self, step: int) -> str:
         """Return the name of the behavior that update `step` has, for algorithms that change it during training."""
@@ -227,7 +185,7 @@ class Algorithm(nn.Module):
 
         Return False if it has no batch norms.
         """
-        if not networks.batch_norms(predictor):
+        if not batch_norms(predictor):
             return False
         update_bn(batches, predictor)
         return True
@@ -267,19 +225,27 @@ class Algorithm(nn.Module):
     @property
     def n_images(self) -> int:
         """Number of images in a step, over all domains and processes."""
-        return (1 if self.pooled else self.n_domains) * self.hyperparameters.batch_size
+        return (1 if self.run_info.pooled else self.n_domains) * self.hyperparameters.batch_size
 
     @property
     def lr(self) -> float:
         """The learning rate of the run: that of the hyperparameters, times the scale of the imagenet recipe."""
-        return self.hyperparameters.lr * self.lr_scale
+        return self.hyperparameters.lr * self.run_info.lr_scale
+
+    def gather(self, rows: Tensor) -> Tensor:
+        """Return the rows of the whole batch for those of this process."""
+        return self.run_info.gather(rows)
+
+    def local_shard(self, rows: Tensor) -> Tensor:
+        """Return the rows of this process for those of the whole batch."""
+        return self.run_info.local_shard(rows)
 
     def by_domain(self, rows: Tensor) -> Tensor:
         """Reshape rows that are sorted by domain to `[domains, images of a domain, ...]`."""
-        if self.pooled:
+        if self.run_info.pooled:
             raise AlgorithmError(
                 f"{type(self).__name__} groups images by domain, which pooled batches mix: use balanced batches, and "
-                'declare needs = ("domain labels",)'
+                "declare groups_by_domain = True"
             )
         return rows.reshape(self.n_domains, -1, *rows.shape[1:])
 
@@ -333,18 +299,17 @@ class Algorithm(nn.Module):
             groups = [{"params": groups}]
         options = {"lr": self.lr, "weight_decay": self.hyperparameters.weight_decay, **options}
         groups = [{**options, **group, "params": list(group["params"])} for group in groups]
-        # Sharded parameters are never captured; torch's fused Adam takes them, its fused SGD does not.
-        sharded = is_sharded(groups[0]["params"][0])
-        capturable = groups[0]["params"][0].is_cuda and not sharded
+        capturable = groups[0]["params"][0].is_cuda
         for group in groups if capturable else ():
             # The learning rate and the step count are tensors on the device, so that a captured step reads their
             # current values and can follow a schedule.
             group["lr"] = torch.tensor(group["lr"], device=group["params"][0].device)
-        if (name or self.optimizer_name) == "adam":
+        if (name or self.run_info.optimizer) == "adam":
             return torch.optim.Adam(groups, fused=True, capturable=capturable)
         groups = [{key: value for key, value in group.items() if key != "betas"} for group in groups]
-        optimizer = torch.optim.SGD(groups, momentum=self.momentum, fused=not sharded)
-        for group in optimizer.param_groups if self.momentum else ():
+        momentum = self.run_info.momentum
+        optimizer = torch.optim.SGD(groups, momentum=momentum, fused=True)
+        for group in optimizer.param_groups if momentum else ():
             for param in group["params"]:
                 # torch makes these in the first step, which a graph must not capture, and for all parameters at once.
                 optimizer.state[param]["momentum_buffer"] = torch.zeros_like(param)

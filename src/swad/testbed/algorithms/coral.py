@@ -35,7 +35,7 @@ class CORAL(Algorithm):
     """Cross entropy plus the distance between the domains' feature means and covariances."""
 
     paper = "Sun and Saenko: Deep CORAL: Correlation Alignment for Deep Domain Adaptation. ECCV Workshops, 2016."
-    needs = ("domain labels",)
+    groups_by_domain = True
     Hyperparameters = CORALHyperparameters
     min_per_domain = 2
     min_domains = 2

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from swad.testbed.algorithms._helpers import draw_beta, host_stream, random_order, to_device
+from swad.testbed.algorithms._helpers import as_tensor, draw_beta, host_stream, random_order
 from swad.testbed.algorithms.base import Algorithm, Batch, Noise
 from swad.testbed.algorithms.hyperparameters import Constant, Hyperparameters, hyper
 
@@ -44,13 +44,13 @@ class CutMix(Algorithm):
 
     def draw_randomness(self, generator: torch.Generator, step: int) -> dict[str, Tensor]:
         """Draw every image's partner, and the box: its relative side length (0: no box) and its center."""
-        stream, hparams = host_stream(generator, step), self.hyperparameters
+        stream, hparams = host_stream(generator.initial_seed(), step), self.hyperparameters
         cuts = stream.random_sample() < hparams.p
         share = draw_beta(stream, hparams.alpha, 1)[0]
         side = math.sqrt(1 - share) if cuts else 0.0
         return {
             **super().draw_randomness(generator, step),
-            "box": to_device([side, *stream.random_sample(2)], generator.device),
+            "box": as_tensor([side, *stream.random_sample(2)], generator.device),
             "partner": random_order(generator, self.n_images),
         }
 

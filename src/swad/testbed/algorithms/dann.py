@@ -30,7 +30,7 @@ from torch.nn import functional
 
 from swad.testbed.algorithms import hyperparameters as hp
 from swad.testbed.algorithms._helpers import dropout_mask
-from swad.testbed.algorithms.base import Algorithm, Batch, Noise, StepContext
+from swad.testbed.algorithms.base import Algorithm, Batch, Noise, RunInfo, StepContext
 from swad.testbed.algorithms.hyperparameters import Choice, Constant, Hyperparameters, Power, hyper
 from swad.testbed.models import networks
 
@@ -102,18 +102,19 @@ class DANN(Algorithm):
     """Cross entropy against a discriminator of domains; each side has a phase, a loss and an optimizer."""
 
     paper = "Ganin et al.: Domain-Adversarial Training of Neural Networks. JMLR, 2016."
-    needs = ("domain labels", "own optimizers")
+    needs = ("own optimizers",)
+    groups_by_domain = True
     Hyperparameters = DANNHyperparameters
     hyperparameters: DANNHyperparameters
     min_domains = 2
     conditional = False
     """Whether the discriminator knows the class."""
 
-    def __init__(self, predictor: nn.Module, hyperparameters: hp.Hyperparameters, n_domains: int) -> None:
-        super().__init__(predictor, hyperparameters, n_domains)
+    def __init__(self, predictor: nn.Module, hyperparameters: hp.Hyperparameters, run_info: RunInfo) -> None:
+        super().__init__(predictor, hyperparameters, run_info)
         hparams, head = self.hyperparameters, networks.head(self.predictor)
         self.n_classes = head.out_features
-        self.discriminator = Discriminator(head.in_features, n_domains, hparams.mlp_width, hparams.mlp_depth)
+        self.discriminator = Discriminator(head.in_features, self.n_domains, hparams.mlp_width, hparams.mlp_depth)
         self.class_embeddings = nn.Embedding(self.n_classes, head.in_features) if self.conditional else None
 
     def make_optimizers(self) -> dict[str, torch.optim.Optimizer]:

@@ -184,7 +184,8 @@ class DSON(BranchedERM):
     """Cross entropy of images, each normalized in the branch of its domain."""
 
     paper = "Seo et al.: Learning to Optimize Domain Specific Normalization for Domain Generalization. ECCV, 2020."
-    needs = ("domain labels", "own optimizers", "one branch per domain")
+    needs = ("own optimizers", "one branch per domain")
+    groups_by_domain = True
     Hyperparameters = DSONHyperparameters
     hyperparameters: DSONHyperparameters
     own_recipe = Recipe(freeze_bn=False)

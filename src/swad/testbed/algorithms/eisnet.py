@@ -47,10 +47,10 @@ from torch.nn import functional
 
 from swad.testbed.algorithms import hyperparameters as hp
 from swad.testbed.algorithms._helpers import apply_mask, random_order
-from swad.testbed.algorithms.base import Algorithm, Batch, Noise, Recipe, StepContext
+from swad.testbed.algorithms.base import Algorithm, Batch, Noise, Recipe, RunInfo, StepContext
 from swad.testbed.algorithms.hyperparameters import Constant, Hyperparameters, Power, hyper
-from swad.testbed.data.augment_parameters import LUMINANCE
 from swad.testbed.models import networks
+from swad.util.images import LUMINANCE
 
 GRID = 3
 N_EMBEDDING = 128
@@ -85,7 +85,6 @@ class EISNet(Algorithm):
         "ECCV, 2020."
     )
     needs = ("an EMA network",)
-    shardable = False  # the EMA network is whole
     Hyperparameters = EISNetHyperparameters
     hyperparameters: EISNetHyperparameters
     own_recipe = Recipe(
@@ -102,8 +101,8 @@ class EISNet(Algorithm):
     queue: Tensor
     queue_labels: Tensor
 
-    def __init__(self, predictor: nn.Module, hyperparameters: hp.Hyperparameters, n_domains: int) -> None:
-        super().__init__(predictor, hyperparameters, n_domains)
+    def __init__(self, predictor: nn.Module, hyperparameters: hp.Hyperparameters, run_info: RunInfo) -> None:
+        super().__init__(predictor, hyperparameters, run_info)
         n_features = networks.head(self.predictor).in_features
         self.jigsaw_head = nn.Linear(n_features, len(PERMUTATIONS))
         self.embedding = nn.Linear(n_features, N_EMBEDDING)
@@ -186,7 +185,7 @@ class EISNet(Algorithm):
         if images.shape[1] != len(LUMINANCE):
             return images
         # With numbers of Python, not tensors: a captured graph cannot copy them to the device.
-        stats = list(zip(LUMINANCE, self.image_mean, self.image_std, strict=True))
+        stats = list(zip(LUMINANCE, self.run_info.image_mean, self.run_info.image_std, strict=True))
         pixels = [share * (images[:, i] * std + mean) for i, (share, mean, std) in enumerate(stats)]
         level = pixels[0] + pixels[1] + pixels[2]
         return torch.stack([(level - mean) / std for _, mean, std in stats], 1)

@@ -42,7 +42,7 @@ from torch.nn import functional
 
 from swad.testbed.algorithms import hyperparameters as hp
 from swad.testbed.algorithms._helpers import apply_mask, dropout_mask, scale_gradient
-from swad.testbed.algorithms.base import Algorithm, Batch, Noise, Recipe, StepContext
+from swad.testbed.algorithms.base import Algorithm, Batch, Noise, Recipe, RunInfo, StepContext
 from swad.testbed.algorithms.hyperparameters import Constant, Hyperparameters, Power, hyper
 from swad.testbed.models import networks
 
@@ -90,7 +90,8 @@ class ER(Algorithm):
     """Cross entropy, against a discriminator of domains and classifiers of single domains."""
 
     paper = "Zhao, Gong, Liu, Fu and Tao: Domain Generalization via Entropy Regularization. NeurIPS, 2020."
-    needs = ("domain labels", "own optimizers")
+    needs = ("own optimizers",)
+    groups_by_domain = True
     Hyperparameters = ERHyperparameters
     hyperparameters: ERHyperparameters
     min_domains = 2
@@ -104,12 +105,12 @@ class ER(Algorithm):
         hyperparameters={"lr": 1e-3, "weight_decay": 5e-4, "batch_size": 64, "warm_up": 0.1},
     )
 
-    def __init__(self, predictor: nn.Module, hyperparameters: hp.Hyperparameters, n_domains: int) -> None:
-        super().__init__(predictor, hyperparameters, n_domains)
+    def __init__(self, predictor: nn.Module, hyperparameters: hp.Hyperparameters, run_info: RunInfo) -> None:
+        super().__init__(predictor, hyperparameters, run_info)
         head, width = networks.head(self.predictor), self.hyperparameters.mlp_width
-        self.discriminator = MLPs(1, head.in_features, width, n_domains)
-        self.classifiers = MLPs(n_domains, head.in_features, width, head.out_features)
-        self.adversaries = MLPs(n_domains, head.in_features, width, head.out_features)
+        self.discriminator = MLPs(1, head.in_features, width, self.n_domains)
+        self.classifiers = MLPs(self.n_domains, head.in_features, width, head.out_features)
+        self.adversaries = MLPs(self.n_domains, head.in_features, width, head.out_features)
 
     def make_optimizers(self) -> dict[str, torch.optim.Optimizer]:
         """Return one optimizer each for the predictor, the discriminator, the C_i and the C'_i."""
@@ -129,7 +130,7 @@ class ER(Algorithm):
             rows = {"domain": (1, n * size), "own": (n, size), "other": (n, (n - 1) * size), "adversary": (n, size)}
             for name, shape in rows.items():
                 noise[f"{name}_mask"] = dropout_mask(generator, hparams.mlp_dropout, *shape, hparams.mlp_width)
-        weight = WARM_UP if step <= hparams.warm_up * (self.total_steps or 0) else 1.0
+        weight = WARM_UP if step <= hparams.warm_up * self.run_info.total_steps else 1.0
         return {**noise, "weight": torch.full((), weight, device=device)}
 
     def loss(self, batch: Batch, noise: Noise) -> Tensor:
@@ -164,7 +165,7 @@ class ER(Algorithm):
         scores = self.discriminator(scale_gradient(features, -hparams.lambda_d)[None], noise.get("domain_mask"))[0]
         losses = functional.cross_entropy(scores, self.domain_labels(scores), reduction="none")
         domain_losses = self.by_domain(losses).mean(1)
-        shares = [1 / size for size in self.domain_sizes]
+        shares = [1 / size for size in self.run_info.domain_sizes]
         weighted = [share / sum(shares) * loss for share, loss in zip(shares, domain_losses, strict=True)]
         domain_loss = torch.stack(weighted).sum()
 

@@ -17,6 +17,7 @@ class ERM(Algorithm):
     """Cross entropy, averaged over the batch."""
 
     paper = "Vapnik: Statistical Learning Theory. Wiley, 1998."
+    mean_over_images = True
 
     def loss(self, batch: Batch, noise: Noise) -> Tensor:
         """Mean cross entropy."""

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from swad.testbed.algorithms import hyperparameters as hp
-from swad.testbed.algorithms.base import Algorithm, Batch, Noise
+from swad.testbed.algorithms.base import Algorithm, Batch, Noise, RunInfo
 from swad.testbed.algorithms.hyperparameters import Hyperparameters, Power, hyper
 
 
@@ -34,15 +34,15 @@ class GroupDRO(Algorithm):
     """The domains' cross entropies, weighted by how large they have been so far."""
 
     paper = "Sagawa, Koh, Hashimoto and Liang: Distributionally Robust Neural Networks. ICLR, 2020."
-    needs = ("domain labels",)
+    groups_by_domain = True
     Hyperparameters = GroupDROHyperparameters
     min_domains = 2
     hyperparameters: GroupDROHyperparameters
     q: Tensor
 
-    def __init__(self, predictor: nn.Module, hyperparameters: hp.Hyperparameters, n_domains: int) -> None:
-        super().__init__(predictor, hyperparameters, n_domains)
-        self.register_buffer("q", torch.full((n_domains,), 1 / n_domains))
+    def __init__(self, predictor: nn.Module, hyperparameters: hp.Hyperparameters, run_info: RunInfo) -> None:
+        super().__init__(predictor, hyperparameters, run_info)
+        self.register_buffer("q", torch.full((self.n_domains,), 1 / self.n_domains))
 
     def loss(self, batch: Batch, noise: Noise) -> Tensor:
         """The domains' risks, weighted by the updated weights."""

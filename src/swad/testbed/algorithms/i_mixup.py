@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from swad.testbed.algorithms._helpers import draw_beta, host_stream, ring_partners, to_device
+from swad.testbed.algorithms._helpers import as_tensor, draw_beta, host_stream, ring_partners
 from swad.testbed.algorithms.base import Algorithm, Batch, Noise
 from swad.testbed.algorithms.hyperparameters import Hyperparameters, Power, hyper
 
@@ -45,7 +45,7 @@ class IMixup(Algorithm):
     """Cross entropy of images mixed across domains with both labels."""
 
     paper = "Wang, Li and Kot: Heterogeneous Domain Generalization via Domain Mixup. ICASSP, 2020."
-    needs = ("domain labels",)
+    groups_by_domain = True
     Hyperparameters = IMixupHyperparameters
     min_domains = 2
     hyperparameters: IMixupHyperparameters
@@ -53,11 +53,11 @@ class IMixup(Algorithm):
     def draw_randomness(self, generator: torch.Generator, step: int) -> dict[str, Tensor]:
         """Draw every domain's partner and its weight."""
         n, device = self.n_domains, generator.device
-        shares = draw_beta(host_stream(generator, step), self.hyperparameters.alpha, n)
+        shares = draw_beta(host_stream(generator.initial_seed(), step), self.hyperparameters.alpha, n)
         partner = ring_partners(generator, n)
         return {
             **super().draw_randomness(generator, step),
-            "share": to_device(shares, device),
+            "share": as_tensor(shares, device),
             "partner": partner,
         }
 

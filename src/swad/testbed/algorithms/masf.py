@@ -55,7 +55,7 @@ from torch.nn import functional
 from swad.tensors.swapping import restored
 from swad.testbed.algorithms import hyperparameters as hp
 from swad.testbed.algorithms._helpers import apply_mask, gradients, random_order
-from swad.testbed.algorithms.base import Algorithm, Batch, Noise, Recipe, StepContext
+from swad.testbed.algorithms.base import Algorithm, Batch, Noise, Recipe, RunInfo, StepContext
 from swad.testbed.algorithms.hyperparameters import Choice, Constant, Hyperparameters, Power, hyper
 from swad.testbed.models import networks
 
@@ -80,7 +80,8 @@ class MASF(Algorithm):
     """Cross entropy of all domains but one, and two losses over all of them after a step on it."""
 
     paper = "Dou et al.: Domain Generalization via Model-Agnostic Learning of Semantic Features. NeurIPS, 2019."
-    needs = ("domain labels", "two passes", "own optimizers")
+    needs = ("two passes", "own optimizers")
+    groups_by_domain = True
     Hyperparameters = MASFHyperparameters
     hyperparameters: MASFHyperparameters
     min_domains = 2
@@ -92,8 +93,8 @@ class MASF(Algorithm):
         hyperparameters={"lr": 1e-5, "batch_size": 128, "dropout": 0.5},
     )
 
-    def __init__(self, predictor: nn.Module, hyperparameters: hp.Hyperparameters, n_domains: int) -> None:
-        super().__init__(predictor, hyperparameters, n_domains)
+    def __init__(self, predictor: nn.Module, hyperparameters: hp.Hyperparameters, run_info: RunInfo) -> None:
+        super().__init__(predictor, hyperparameters, run_info)
         hidden, out = WIDTHS
         self.metric = nn.Sequential(
             nn.Linear(networks.head(self.predictor).in_features, hidden),

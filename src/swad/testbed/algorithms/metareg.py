@@ -43,7 +43,7 @@ from torch.nn import functional
 
 from swad.testbed.algorithms import hyperparameters as hp
 from swad.testbed.algorithms._helpers import random_order
-from swad.testbed.algorithms.base import Algorithm, Batch, Noise
+from swad.testbed.algorithms.base import Algorithm, Batch, Noise, RunInfo
 from swad.testbed.algorithms.hyperparameters import Constant, Hyperparameters, Power, hyper
 from swad.testbed.models import networks
 
@@ -64,18 +64,18 @@ class MetaReg(Algorithm):
     """Cross entropy plus a weighted L1 norm of the head, whose weights are learned in a preparation."""
 
     paper = "Balaji et al.: MetaReg: Towards Domain Generalization using Meta-Regularization. NeurIPS, 2018."
-    needs = ("domain labels", "own optimizers", "a preparation")
-    shardable = False  # the copy of the initial weights is whole
+    needs = ("own optimizers", "a preparation")
+    groups_by_domain = True
     Hyperparameters = MetaRegHyperparameters
     hyperparameters: MetaRegHyperparameters
     start: Tensor
     min_domains = 2
 
-    def __init__(self, predictor: nn.Module, hyperparameters: hp.Hyperparameters, n_domains: int) -> None:
-        super().__init__(predictor, hyperparameters, n_domains)
+    def __init__(self, predictor: nn.Module, hyperparameters: hp.Hyperparameters, run_info: RunInfo) -> None:
+        super().__init__(predictor, hyperparameters, run_info)
         head = networks.head(self.predictor)
         self.n_classes = head.out_features
-        self.heads = nn.Linear(head.in_features, n_domains * self.n_classes)
+        self.heads = nn.Linear(head.in_features, self.n_domains * self.n_classes)
         self.phi = nn.Parameter(torch.zeros(self.n_classes, head.in_features + 1))
         self.register_buffer("start", torch.cat([value.flatten() for value in self._initial_values()]))
 
@@ -94,7 +94,7 @@ class MetaReg(Algorithm):
 
     def phase(self, step: int) -> str:
         """Return whether a step belongs to the preparation."""
-        return PREPARATION if step <= self.n_preparation else "training"
+        return PREPARATION if step <= self.run_info.n_preparation else "training"
 
     @torch.no_grad()
     def on_phase_start(self, phase: str) -> None:

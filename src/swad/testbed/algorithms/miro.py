@@ -36,10 +36,9 @@ from torch.nn import functional
 
 from swad.testbed.algorithms import hyperparameters as hp
 from swad.testbed.algorithms._stage_hook import StageHook
-from swad.testbed.algorithms.base import Batch, Noise
+from swad.testbed.algorithms.base import Batch, Noise, Recipe, RunInfo
 from swad.testbed.algorithms.erm import ERM
 from swad.testbed.algorithms.hyperparameters import Choice, Hyperparameters, hyper
-from swad.testbed.algorithms.recipe import Recipe
 from swad.testbed.models import networks
 
 EPS = 1e-5
@@ -63,14 +62,15 @@ class MIRO(ERM):
         "Cha et al.: Domain Generalization by Mutual-Information Regularization with Pre-trained Models. ECCV, 2022."
     )
     needs = ("a frozen network",)
+    mean_over_images = False  # split batches were not compared with whole ones
     Hyperparameters = MIROHyperparameters
     hyperparameters: MIROHyperparameters
     own_recipe = Recipe(
         by_dataset={name: Recipe(hyperparameters={"penalty": 0.01}) for name in ("PACS", "VLCS")},
     )
 
-    def __init__(self, predictor: nn.Module, hyperparameters: hp.Hyperparameters, n_domains: int) -> None:
-        super().__init__(predictor, hyperparameters, n_domains)
+    def __init__(self, predictor: nn.Module, hyperparameters: hp.Hyperparameters, run_info: RunInfo) -> None:
+        super().__init__(predictor, hyperparameters, run_info)
         self.frozen = networks.frozen_copy(self.predictor)
         self._maps, self._frozen_maps = MapRecorder(self.predictor), MapRecorder(self.frozen)
         raw = math.log(math.expm1(START - EPS))

@@ -30,9 +30,10 @@ import torch
 from torch import Tensor, nn
 
 from swad.testbed.algorithms import hyperparameters as hp
-from swad.testbed.algorithms._helpers import draw_beta, host_stream, random_order, ring_partners, to_device
+from swad.testbed.algorithms._helpers import as_tensor, draw_beta, host_stream, random_order, ring_partners
 from swad.testbed.algorithms._mixed_maps import MixedMaps, MixingState
 from swad.testbed.algorithms._stage_hook import StageHook
+from swad.testbed.algorithms.base import RunInfo
 from swad.testbed.algorithms.hyperparameters import Constant, Hyperparameters, hyper
 from swad.testbed.models import networks
 
@@ -53,13 +54,13 @@ class MixStyle(MixedMaps):
     """Cross entropy of images with mixed styles."""
 
     paper = "Zhou, Yang, Qiao and Xiang: Domain Generalization with MixStyle. ICLR, 2021."
-    needs = ("domain labels",)
+    groups_by_domain = True
     Hyperparameters = MixStyleHyperparameters
     hyperparameters: MixStyleHyperparameters
     min_domains = 2
 
-    def __init__(self, predictor: nn.Module, hyperparameters: hp.Hyperparameters, n_domains: int) -> None:
-        super().__init__(predictor, hyperparameters, n_domains)
+    def __init__(self, predictor: nn.Module, hyperparameters: hp.Hyperparameters, run_info: RunInfo) -> None:
+        super().__init__(predictor, hyperparameters, run_info)
         stages, channels = networks.stages(self.predictor)[:N_STAGES], networks.channels(self.predictor)
         self.n_stages = len(stages)
         # Registered before the network is compiled: the compiler does not see later hooks.
@@ -69,12 +70,13 @@ class MixStyle(MixedMaps):
     def draw_randomness(self, generator: torch.Generator, step: int) -> dict[str, Tensor]:
         """Draw for every stage whether it is mixed, and for every image its partner and the weight of its own style."""
         device, size = generator.device, self.hyperparameters.batch_size
-        shares = draw_beta(host_stream(generator, step), self.hyperparameters.alpha, self.n_stages * self.n_images)
+        stream = host_stream(generator.initial_seed(), step)
+        shares = draw_beta(stream, self.hyperparameters.alpha, self.n_stages * self.n_images)
         domain = ring_partners(generator, self.n_stages, self.n_domains)
         return {
             **super().draw_randomness(generator, step),
             "coin": torch.rand(self.n_stages, generator=generator, device=device) < self.hyperparameters.p,
-            "share": to_device(shares, device).view(self.n_stages, -1),
+            "share": as_tensor(shares, device).view(self.n_stages, -1),
             "partner": (domain[..., None] * size + random_order(generator, *domain.shape, size)).flatten(1),
         }
 

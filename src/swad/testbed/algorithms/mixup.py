@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from swad.testbed.algorithms._helpers import draw_beta, host_stream, random_order, to_device
+from swad.testbed.algorithms._helpers import as_tensor, draw_beta, host_stream, random_order
 from swad.testbed.algorithms.base import Algorithm, Batch, Noise
 from swad.testbed.algorithms.hyperparameters import Hyperparameters, Power, hyper
 
@@ -38,10 +38,10 @@ class Mixup(Algorithm):
 
     def draw_randomness(self, generator: torch.Generator, step: int) -> dict[str, Tensor]:
         """Draw every image's partner, and the weight of the first image."""
-        shares = draw_beta(host_stream(generator, step), self.hyperparameters.alpha, 1)
+        shares = draw_beta(host_stream(generator.initial_seed(), step), self.hyperparameters.alpha, 1)
         return {
             **super().draw_randomness(generator, step),
-            "share": to_device(shares, generator.device)[0],
+            "share": as_tensor(shares, generator.device)[0],
             "partner": random_order(generator, self.n_images),
         }
 

@@ -48,7 +48,8 @@ class MLDG(ERM):
     """Each domain's loss plus its partner's loss after a step on it; `loss` alone is the mean over the domains."""
 
     paper = "Li et al.: Learning to Generalize: Meta-Learning for Domain Generalization. AAAI, 2018."
-    needs = ("domain labels", "two passes")
+    needs = ("two passes",)
+    groups_by_domain = True
     Hyperparameters = MLDGHyperparameters
     hyperparameters: MLDGHyperparameters
     min_domains = 2
@@ -98,7 +99,7 @@ class MLDG(ERM):
     def _inner_step(self, weights: Sequence[nn.Parameter], grads: Sequence[Tensor]) -> None:
         group = self.optimizers["main"].param_groups[0]
         moves = torch._foreach_add(list(grads), list(weights), alpha=group["weight_decay"])
-        if self.optimizer_name == "adam":
+        if self.run_info.optimizer == "adam":
             sizes = torch._foreach_abs(moves)
             torch._foreach_add_(sizes, group["eps"])
             torch._foreach_div_(moves, sizes)

@@ -30,7 +30,7 @@ from torch.nn import functional
 
 from swad.testbed.algorithms import hyperparameters as hp
 from swad.testbed.algorithms._wrapped import Grouped
-from swad.testbed.algorithms.base import Algorithm, Batch, Noise
+from swad.testbed.algorithms.base import Algorithm, Batch, Noise, RunInfo
 from swad.testbed.algorithms.hyperparameters import Choice, Hyperparameters, hyper
 from swad.testbed.models import networks
 
@@ -69,15 +69,16 @@ class MTL(Algorithm):
     """Cross entropy of a head that receives the image and its domain."""
 
     paper = "Blanchard et al.: Domain Generalization by Marginal Transfer Learning. JMLR, 2021."
-    needs = ("domain labels", "grouped evaluation")
+    needs = ("grouped evaluation",)
+    groups_by_domain = True
     Hyperparameters = MTLHyperparameters
     hyperparameters: MTLHyperparameters
     embeddings: Tensor
 
-    def __init__(self, predictor: nn.Module, hyperparameters: hp.Hyperparameters, n_domains: int) -> None:
-        super().__init__(predictor, hyperparameters, n_domains)
+    def __init__(self, predictor: nn.Module, hyperparameters: hp.Hyperparameters, run_info: RunInfo) -> None:
+        super().__init__(predictor, hyperparameters, run_info)
         self.n_features = networks.head(self.predictor).in_features // 2
-        self.register_buffer("embeddings", torch.zeros(n_domains, self.n_features))
+        self.register_buffer("embeddings", torch.zeros(self.n_domains, self.n_features))
 
     @classmethod
     def wrap_predictor(cls, network: nn.Module, hyperparameters: hp.Hyperparameters, n_domains: int) -> nn.Module:

@@ -28,15 +28,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from swad.gpu.fused_norm import unfused
 from swad.testbed.algorithms import hyperparameters as hp
-from swad.testbed.algorithms._helpers import random_order
+from swad.testbed.algorithms._helpers import host_stream, random_order
 from swad.testbed.algorithms._mixed_maps import MixedMaps, MixingState
-from swad.testbed.algorithms.base import Batch, Noise
+from swad.testbed.algorithms.base import Batch, Noise, RunInfo
 from swad.testbed.algorithms.erm import ERM
 from swad.testbed.algorithms.hyperparameters import Constant, Hyperparameters, hyper
 from swad.testbed.models import networks
@@ -67,8 +66,8 @@ class PAdaIN(MixedMaps):
     Hyperparameters = PAdaINHyperparameters
     hyperparameters: PAdaINHyperparameters
 
-    def __init__(self, predictor: nn.Module, hyperparameters: hp.Hyperparameters, n_domains: int) -> None:
-        super().__init__(predictor, hyperparameters, n_domains)
+    def __init__(self, predictor: nn.Module, hyperparameters: hp.Hyperparameters, run_info: RunInfo) -> None:
+        super().__init__(predictor, hyperparameters, run_info)
         layers = convolutions(self.predictor)
         if not layers:
             network = type(predictor).__name__
@@ -80,8 +79,7 @@ class PAdaIN(MixedMaps):
 
     def draw_coins(self, step: int) -> list[bool]:
         """Draw on the host which convolutions swap in a step, from the seed of the run."""
-        words = np.random.SeedSequence((_COINS, self.seed, step))
-        stream = np.random.RandomState(np.random.MT19937(words))
+        stream = host_stream(_COINS, self.run_info.seed, step)
         return [value < self.hyperparameters.p for value in stream.uniform(size=self.n_layers)]
 
     def phase(self, step: int) -> str:

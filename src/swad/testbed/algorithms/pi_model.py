@@ -64,8 +64,7 @@ class PiModel(Algorithm):
         device, hparams = generator.device, self.hyperparameters
         noise = super().draw_randomness(generator, step)
         if hparams.input_noise:
-            assert self.image_shape is not None
-            shape = (self.n_images, *self.image_shape)
+            shape = (self.n_images, *self.run_info.image_shape)
             for name in ("pixel_noise", "second_pixel_noise"):
                 noise[name] = hparams.input_noise * torch.randn(shape, generator=generator, device=device)
         noise["weight"] = torch.full((), hparams.weight * ramp(step, hparams.ramp_up), device=device)

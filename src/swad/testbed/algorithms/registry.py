@@ -85,7 +85,7 @@ def _checked(algorithm: object, module: str) -> type[Algorithm]:
         raise AlgorithmError(f"ALGORITHM must be a subclass of Algorithm, got {algorithm!r} in {module}.py")
     for name, expected, description in (
         ("paper", str, "a string"),
-        ("needs", tuple, 'a tuple, such as ("domain labels",)'),
+        ("needs", tuple, 'a tuple, such as ("two passes",)'),
         ("own_recipe", Recipe | None, "a Recipe"),
     ):
         if not isinstance(value := getattr(algorithm, name), expected):
@@ -136,7 +136,7 @@ def _check_hyperparameters(algorithm: type[Algorithm], module: str) -> None:
     recipe = algorithm.own_recipe
     for values in () if recipe is None else (recipe, *recipe.by_dataset.values()):
         try:
-            fill(declared, values.hyperparameters)
+            fill(declared, values.stated.get("hyperparameters", {}))
         except ValueError as error:
             raise AlgorithmError(f"own_recipe in {module}.py: {error}") from None
 

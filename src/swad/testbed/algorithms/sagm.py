@@ -31,9 +31,9 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from swad.testbed.algorithms.base import Recipe
 from swad.testbed.algorithms.erm import ERM
 from swad.testbed.algorithms.hyperparameters import Choice, hyper
-from swad.testbed.algorithms.recipe import Recipe
 from swad.testbed.algorithms.sam import SAMHyperparameters, SAMUpdate
 
 

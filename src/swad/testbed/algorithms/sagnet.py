@@ -29,7 +29,7 @@ from torch.nn import functional
 
 from swad.testbed.algorithms import hyperparameters as hp
 from swad.testbed.algorithms._helpers import apply_mask, random_order
-from swad.testbed.algorithms.base import Algorithm, Batch, Noise, StepContext
+from swad.testbed.algorithms.base import Algorithm, Batch, Noise, RunInfo, StepContext
 from swad.testbed.algorithms.hyperparameters import Hyperparameters, Power, hyper
 from swad.testbed.models import networks
 
@@ -52,8 +52,8 @@ class SagNet(Algorithm):
     hyperparameters: SagNetHyperparameters
     dropout_masks = ("dropout_mask", "dropout_mask_style", "dropout_mask_adversary")
 
-    def __init__(self, predictor: nn.Module, hyperparameters: hp.Hyperparameters, n_domains: int) -> None:
-        super().__init__(predictor, hyperparameters, n_domains)
+    def __init__(self, predictor: nn.Module, hyperparameters: hp.Hyperparameters, run_info: RunInfo) -> None:
+        super().__init__(predictor, hyperparameters, run_info)
         head = networks.head(self.predictor)
         self.style = nn.Linear(head.in_features, head.out_features)
 

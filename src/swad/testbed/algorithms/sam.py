@@ -112,7 +112,7 @@ def combine(algorithm: type[Algorithm], sharpness_aware: type[Algorithm]) -> typ
         algorithm: The algorithm whose loss is minimized.
         sharpness_aware: An algorithm that minimizes ERM's loss by a sharpness-aware step, such as `SAM`.
     """
-    name, step = sharpness_aware.__name__, sharpness_aware.__bases__[0]
+    name, step = sharpness_aware.__name__, sharpness_aware.__bases__[0]  # the bases are the step and ERM
     if algorithm is ERM:
         return sharpness_aware
     if issubclass(algorithm, SAMUpdate):
@@ -126,7 +126,8 @@ def combine(algorithm: type[Algorithm], sharpness_aware: type[Algorithm]) -> typ
             f"use it without +{name.lower()}"
         )
     common = {field.name for field in dataclasses.fields(Hyperparameters)}
-    # Declared again, because two dataclasses must not share a field.
+    # Declared again and not inherited: of the fields that both have, the algorithm's defaults count (ARM's batch size),
+    # and a search of 2020 draws in this order.
     added = [
         (field.name, field.type, dataclasses.field(default=field.default, metadata=field.metadata))
         for field in dataclasses.fields(sharpness_aware.Hyperparameters)

@@ -42,14 +42,12 @@ class VAT(Algorithm):
         "Semi-Supervised Learning. TPAMI, 2019."
     )
     needs = ("three passes",)
-    shardable = False  # the backward pass inside the loss gives the parameters back
     Hyperparameters = VATHyperparameters
     hyperparameters: VATHyperparameters
 
     def draw_randomness(self, generator: torch.Generator, step: int) -> dict[str, Tensor]:
         """Add a random direction for every image."""
-        assert self.image_shape is not None
-        shape = (self.n_images, *self.image_shape)
+        shape = (self.n_images, *self.run_info.image_shape)
         return {
             **super().draw_randomness(generator, step),
             "direction": torch.randn(shape, generator=generator, device=generator.device),

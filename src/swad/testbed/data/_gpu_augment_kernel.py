@@ -13,6 +13,7 @@ import triton.language as tl
 from torch import Tensor
 
 from swad.testbed.data import augment_parameters as columns
+from swad.util.images import LUMINANCE
 from swad.util.kernels import launch
 
 # A kernel can use globals of its module only if they are tl.constexpr.
@@ -21,7 +22,7 @@ _START, _LENGTH, _IMAGE_LENGTH = (tl.constexpr(i) for i in (columns.TOP, columns
 _FLIP, _GRAYSCALE = tl.constexpr(columns.FLIP), tl.constexpr(columns.GRAYSCALE)
 _FACTORS, _ORDER = tl.constexpr(columns.FACTORS.start), tl.constexpr(columns.ORDER.start)
 _CONTRAST, _SATURATION, _HUE = (tl.constexpr(i) for i in (columns.CONTRAST, columns.SATURATION, columns.HUE))
-_RED_WEIGHT, _GREEN_WEIGHT, _BLUE_WEIGHT = (tl.constexpr(weight) for weight in columns.LUMINANCE)
+_RED_WEIGHT, _GREEN_WEIGHT, _BLUE_WEIGHT = (tl.constexpr(weight) for weight in LUMINANCE)
 
 _PIXELS = 1024  # pixels of one image per program: 49 programs for an image of 224 × 224
 _WEIGHTS = 4096  # weights per program: all weights of several output pixels, which are normalized together

@@ -40,9 +40,6 @@ _DRAWS = 2 * _ATTEMPTS + 9
 # Keeps this random stream apart from those of `swad.testbed.data.loaders`.
 _STREAM = 5
 
-# Weights of red, green and blue in torchvision's gray.
-LUMINANCE = (0.2989, 0.587, 0.114)
-
 
 def draw_steps(
     seed: int, steps: Sequence[int], sizes: IntArray, views: int = 1, augmentation: Augmentation = _DEFAULT

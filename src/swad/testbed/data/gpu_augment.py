@@ -25,14 +25,13 @@ from swad.testbed.data.augment_parameters import (
     HEIGHT,
     HUE,
     IMAGE_HEIGHT,
-    LUMINANCE,
     ORDER,
     SATURATION,
     TOP,
     identity,
 )
 from swad.testbed.data.domains import IntArray
-from swad.util.images import DataError
+from swad.util.images import LUMINANCE, DataError
 
 Weights = Callable[[Tensor, int, int, int, int, torch.dtype], Tensor]
 """Computes the resampling weights of one axis; see `weights`."""

@@ -19,8 +19,8 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
+from swad.tensors.batch_norms import batch_norms
 from swad.testbed.models import own
 from swad.testbed.models.catalog import DEFAULT as DEFAULT
 from swad.testbed.models.catalog import SMALL as SMALL
@@ -185,11 +185,6 @@ def _feature_info(model: nn.Module) -> list[dict[str, Any]]:
 
 
 # --- batch norm -------------------------------------------------------------------------------------------------
-
-
-def batch_norms(model: nn.Module) -> list[nn.Module]:
-    """Return the batch norms of a model."""
-    return [module for module in model.modules() if isinstance(module, _BatchNorm)]
 
 
 def freeze_statistics(model: nn.Module) -> None:

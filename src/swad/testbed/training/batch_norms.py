@@ -10,12 +10,12 @@ from collections.abc import Iterator
 
 from torch import Tensor, nn
 
+from swad.tensors.batch_norms import running_statistics
 from swad.testbed.algorithms.base import Algorithm
 from swad.testbed.data.loaders import TrainLoader, to_device
 from swad.testbed.training.config import RunConfig
 from swad.testbed.training.distributed import Dist
 from swad.testbed.training.numerics import autocast
-from swad.testbed.training.state import running_statistics
 
 PASSES = 200
 """Most forward passes of an estimate; a few ten thousand images are as good as all (Wu and Johnson, 2021)."""
@@ -30,7 +30,7 @@ def estimate_statistics(
     """
     if config.model.freeze_bn:
         return False
-    epoch = math.ceil(sum(algorithm.domain_sizes) / algorithm.n_images)
+    epoch = math.ceil(sum(algorithm.run_info.domain_sizes) / algorithm.n_images)
     with autocast(config, dist.device):
         estimated = algorithm.estimate_statistics(model, _training_images(loader, epoch))
     if estimated:

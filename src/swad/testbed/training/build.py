@@ -13,7 +13,7 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from swad.averaging.average import Average
 from swad.averaging.group import AverageGroup
-from swad.testbed.algorithms.base import Algorithm
+from swad.testbed.algorithms.base import Algorithm, RunInfo
 from swad.testbed.algorithms.registry import get_algorithm
 from swad.testbed.averages import registry
 from swad.testbed.averages.segment_log import SegmentLog
@@ -41,13 +41,13 @@ SEGMENT_LOG = "segments"
 def build_algorithm(config: RunConfig, sources: Sources, dist: Dist, log: Callable[[str], None] = print) -> Algorithm:
     """Build the network and the algorithm that trains it, on the device of this process."""
     assert config.training.seed is not None
+    assert config.training.steps is not None
     assert config.model.network is not None
     assert config.model.weights is not None
     algorithm_class = get_algorithm(config.training.algorithm)
     if problems := source_problems(config, sources.names):
         raise RunError(problems[0])
-    # The imagenet recipe pools the images of all domains.
-    image_spec, n_domains = sources.image_spec, 1 if config.training.recipe == recipe.IMAGENET else len(sources.names)
+    image_spec = sources.image_spec
     # Initialize on the CPU, so that the initial weights are the same on every device.
     torch.manual_seed(derive_seed(WEIGHTS, config.training.seed))
     network = networks.build(
@@ -60,30 +60,38 @@ def build_algorithm(config: RunConfig, sources: Sources, dist: Dist, log: Callab
         log=log,
     )
     hyperparameters = algorithm_class.Hyperparameters(**config.training.hyperparameters)  # type: ignore[arg-type]
-    algorithm = algorithm_class(network, hyperparameters, n_domains)
-    # FSDP shards contiguous parameters only.
-    contiguous = config.machine.strategy == "fsdp" and dist.world_size > 1
-    if not contiguous and not image_spec.low_res and (dist.device.type == "cpu" or config.training.precision == "bf16"):
+    n_preparation = algorithm_class.preparation_steps(hyperparameters, config.training.steps)
+    run_info = _run_info(config, sources, dist, hyperparameters.batch_size, n_preparation)
+    algorithm = algorithm_class(network, hyperparameters, run_info)
+    if not image_spec.low_res and (dist.device.type == "cpu" or config.training.precision == "bf16"):
         # Tensor cores want this layout. It also helps a CPU: on two cores, with the small batches of an evaluation,
         # MobileNetV2 went from 22 to 105 images/s and ResNet-50 from 8 to 19.
         algorithm.to(memory_format=torch.channels_last)
-    algorithm.to(dist.device).train()
-    algorithm.seed = config.training.seed
-    algorithm.total_steps = config.total_steps
-    algorithm.pooled = config.data.batches == "pooled"
-    algorithm.optimizer_name = config.training.optimizer or "adam"
-    algorithm.momentum = config.training.momentum or 0.0
-    if config.training.recipe == recipe.IMAGENET:
-        algorithm.lr_scale = algorithm.n_images / recipe.LR_BATCH
-    assert config.training.steps is not None
-    algorithm.n_preparation = algorithm_class.preparation_steps(hyperparameters, config.training.steps)
-    algorithm.image_shape = (image_spec.channels, image_spec.size, image_spec.size)
-    algorithm.image_mean, algorithm.image_std = image_spec.mean, image_spec.std
-    algorithm.domain_sizes = tuple(len(split) for split in sources.train)
-    n_groups = 1 if algorithm.pooled else n_domains
-    algorithm.gather = partial(dist.gather, n_groups)
-    algorithm.local_shard = partial(dist.local_shard, n_groups)
-    return algorithm
+    return algorithm.to(dist.device).train()
+
+
+def _run_info(config: RunConfig, sources: Sources, dist: Dist, batch_size: int, n_preparation: int) -> RunInfo:
+    assert config.training.seed is not None
+    domain_sizes, lr_scale = tuple(len(split) for split in sources.train), 1.0
+    if config.training.recipe == recipe.IMAGENET:  # which pools the images of all domains
+        domain_sizes, lr_scale = (sum(domain_sizes),), batch_size / recipe.LR_BATCH
+    image_spec, pooled = sources.image_spec, config.data.batches == "pooled"
+    n_groups = 1 if pooled else len(domain_sizes)
+    return RunInfo(
+        domain_sizes,
+        seed=config.training.seed,
+        total_steps=config.total_steps,
+        n_preparation=n_preparation,
+        image_shape=(image_spec.channels, image_spec.size, image_spec.size),
+        image_mean=image_spec.mean,
+        image_std=image_spec.std,
+        pooled=pooled,
+        optimizer=config.training.optimizer or "adam",
+        momentum=config.training.momentum or 0.0,
+        lr_scale=lr_scale,
+        gather=partial(dist.gather, n_groups),
+        local_shard=partial(dist.local_shard, n_groups),
+    )
 
 
 def build_loader(
@@ -106,7 +114,7 @@ def build_loader(
             workers = max(1, available_cores() // dist.local_world_size)
         on_device = config.data.input_pipeline == "gpu"
         return EpochLoader(*data, micro_batch=micro_batch, decode_on_device=on_device, workers=workers, **options)
-    options["pooled"] = algorithm.pooled
+    options["pooled"] = algorithm.run_info.pooled
     if cache is None:
         return TrainLoader(*data, workers=config.machine.workers, **options)
     return CachedTrainLoader(cache, *data, log=log, **options)

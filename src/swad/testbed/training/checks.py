@@ -5,12 +5,10 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from pathlib import Path
 
 import torch
 
-from swad.testbed.algorithms.base import Algorithm
 from swad.testbed.algorithms.hyperparameters import fill
 from swad.testbed.algorithms.registry import AlgorithmError, get_algorithm, list_algorithms
 from swad.testbed.averages import registry
@@ -19,8 +17,8 @@ from swad.testbed.data.benchmark import Benchmark
 from swad.testbed.models.catalog import LARGEST, SMALL, SMALLEST
 from swad.testbed.results.trackers.base import name_problems
 from swad.testbed.training import recipe
-from swad.testbed.training.config import SETTINGS, RunConfig
-from swad.testbed.training.defaults import apply_own_recipe, averaging_plan, default_hyperparameters, recipe_of
+from swad.testbed.training.config import SETTINGS, ConfigError, RunConfig
+from swad.testbed.training.defaults import apply_recipe, averaging_plan, default_hyperparameters, recipe_of
 from swad.util.images import DataError
 from swad.util.names import choice_problem, counted, did_you_mean, one_line
 
@@ -30,11 +28,15 @@ MAX_THREADS = 1024
 
 def find_problems(config: RunConfig) -> list[str]:
     """List everything that is wrong with the settings and can be known without reading data, one sentence each."""
-    with suppress(DataError, AlgorithmError):  # reported below
-        config = apply_own_recipe(config)
-    problems = config.problems()
     if not isinstance(config.data.dataset, str) or not isinstance(config.training.algorithm, str):
-        return problems
+        return config.problems()
+    try:
+        config = apply_recipe(config)
+    except ConfigError as error:
+        return list(error.problems)
+    except (DataError, AlgorithmError):  # reported below
+        pass
+    problems = config.problems()
     try:
         benchmark = benchmarks.get(config.data.dataset)
     except DataError as error:
@@ -47,12 +49,11 @@ def find_problems(config: RunConfig) -> list[str]:
         problems += _recipe_problems(config)
     else:
         problems += _problems_without_recipe(config) + schedule_problems(config, benchmark)
-    return problems + _momentum_problems(config, benchmark) + _machine_problems(config)
+    return problems + _momentum_problems(config) + _machine_problems(config)
 
 
-def _momentum_problems(config: RunConfig, benchmark: Benchmark | None) -> list[str]:
-    by_recipe = benchmark is not None and recipe_of(config) == recipe.IMAGENET
-    momentum, optimizer = config.training.momentum, config.training.optimizer or ("sgd" if by_recipe else "adam")
+def _momentum_problems(config: RunConfig) -> list[str]:
+    momentum, optimizer = config.training.momentum, config.training.optimizer or "adam"
     if momentum is None or optimizer == "sgd":
         return []
     return [f"momentum is for the optimizer sgd, got {momentum!r} with {optimizer}: set optimizer"]
@@ -163,21 +164,10 @@ def _algorithm_problems(config: RunConfig, benchmark: Benchmark | None) -> list[
     filled = fill(algorithm_class.Hyperparameters, {**defaults, **config.training.hyperparameters})
     low_res = benchmark is not None and benchmark.image_spec.low_res
     problems = filled.problems() or (filled.problems_on_low_res() if low_res else [])
-    if config.machine.strategy == "fsdp":
-        if algorithm_class.update is not Algorithm.update:
-            problems.append(
-                f"fsdp shards algorithms that step on one loss, but {name} has an update of its own: use ddp"
-            )
-        elif not algorithm_class.shardable:
-            problems.append(
-                f"fsdp gathers parameters for the forward pass, but {name} reads them outside of it: use ddp"
-            )
     if not problems and filled.batch_size < algorithm_class.min_per_domain:
         least = algorithm_class.min_per_domain
         problems.append(f"{name} needs a batch_size of {least} or more, got {filled.batch_size}")
-    own = algorithm_class.own_recipe
-    pools = "domain labels" not in algorithm_class.needs or (own is not None and own.batches == "pooled")
-    if config.data.batches == "pooled" and not pools:
+    if config.data.batches == "pooled" and algorithm_class.groups_by_domain:
         problems.append(f"{name} needs images of every domain in a step, got pooled batches: use balanced ones")
     return problems
 

@@ -276,6 +276,9 @@ def stored_options(content: Mapping[str, Any], output: Path | str) -> dict[str, 
         and isinstance(sections, Mapping)
         and all(isinstance(section, Mapping) for section in sections.values())
     ):
+        if sections.get("machine", {}).get("strategy") == "fsdp":
+            advice = "the processes of a run use DDP: train it again in another directory"
+            raise ConfigError([f"{output} was trained with strategy fsdp, but {advice}"])
         options = {
             name: value for section in sections.values() for name, value in section.items() if name not in _REMOVED
         }
@@ -284,7 +287,7 @@ def stored_options(content: Mapping[str, Any], output: Path | str) -> dict[str, 
     raise ConfigError([f"{output} was written by another version of swad: train the run again in another directory"])
 
 
-_REMOVED = ("tensorboard",)
+_REMOVED = ("tensorboard", "strategy")
 """Settings of earlier versions that changed no result, so that runs with them can still be read."""
 
 

@@ -294,12 +294,6 @@ class MachineConfig:
         help="How a step is executed: eager, CUDA graph, or a graph with the network compiled. "
         "auto: on a GPU a graph, compiled where the run is long enough to benefit; else eager.",
     )
-    strategy: Literal["ddp", "fsdp"] = setting(
-        "ddp",
-        role="machine",
-        help="How several processes share a network. ddp: each has all of it. fsdp: each has a share of parameters, "
-        "gradients, optimizer state and averages (FSDP2), for networks that do not fit otherwise.",
-    )
     deterministic: bool = setting(
         False,
         role="machine",

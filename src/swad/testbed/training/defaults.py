@@ -14,12 +14,19 @@ from swad.testbed.averages import registry
 from swad.testbed.data import benchmarks
 from swad.testbed.data.domains import Dataset
 from swad.testbed.data.splits import hold_out, n_train
-from swad.testbed.training.config import RunConfig
+from swad.testbed.training.config import SETTINGS, ConfigError, RunConfig
 from swad.testbed.training.config_sections import DataConfig
 from swad.testbed.training.recipe import IMAGENET
+from swad.testbed.training.recipe import SETTINGS as SETTINGS_OF_IMAGENET
 
 OWN = "own"
 """The recipe of the algorithm's own paper."""
+STATED = {"augmentation", "hyperparameters"} | {
+    name
+    for name, known in SETTINGS.items()
+    if known.role in ("protocol", "hyperparameter") and known.default is None and name != "recipe"
+}
+"""What it may state: settings for which a run can say nothing, so that its own choice wins."""
 
 
 def default_hyperparameters(dataset: str, algorithm: str, recipe: str | None = None) -> dict[str, Any]:
@@ -41,22 +48,29 @@ def default_hyperparameters(dataset: str, algorithm: str, recipe: str | None = N
     return dataclasses.asdict(dataclasses.replace(own, **{**of_dataset, **of_paper}))
 
 
-def apply_own_recipe(config: RunConfig) -> RunConfig:
-    """Fill in what the recipe of the algorithm's own paper states and the settings do not, if they ask for it.
+def apply_recipe(config: RunConfig) -> RunConfig:
+    """Fill in what the recipe of a run states and its settings do not.
 
     Hyperparameters are left to `default_hyperparameters`, because a search needs them too.
     """
-    if config.training.recipe != OWN:
+    if recipe_of(config) == OWN:
+        stated = _own_settings(config.data.dataset, config.training.algorithm)
+    elif recipe_of(config) == IMAGENET:
+        stated = dict(SETTINGS_OF_IMAGENET)
+    else:
         return config
-    own = _own_settings(config.data.dataset, config.training.algorithm)
-    own.pop("hyperparameters", None)
+    stated.pop("hyperparameters", None)
     options = config.options()
+    if unknown := sorted(stated.keys() - STATED):
+        known = ", ".join(sorted(STATED))
+        raise ConfigError([f"the recipe of {config.training.algorithm} may state {known}, got {', '.join(unknown)}"])
     if options["epochs"] is not None:
-        own.pop("steps", None)
+        stated.pop("steps", None)
     if options["optimizer"] not in (None, "sgd"):
-        own.pop("momentum", None)
-    stated = {name: value for name, value in own.items() if options[name] is None}
-    return config.replace(**{**stated, "augmentation": {**own.get("augmentation", {}), **options["augmentation"]}})
+        stated.pop("momentum", None)
+    augmentation = {**stated.pop("augmentation", {}), **options["augmentation"]}
+    unsaid = {name: value for name, value in stated.items() if options[name] is None}
+    return config.replace(**unsaid, augmentation=augmentation)
 
 
 def _own_settings(dataset: str, algorithm: str) -> dict[str, Any]:
@@ -76,7 +90,7 @@ def planned_steps(config: RunConfig, images: Sequence[int]) -> int:
         config: Its settings, before or after defaults are filled in.
         images: Number of training images of every source domain, for a run that counts epochs.
     """
-    training = apply_own_recipe(config).training
+    training = apply_recipe(config).training
     if training.steps is not None or training.epochs is None:
         return training.steps or benchmarks.get(config.data.dataset).defaults.steps
     return max(1, round(training.epochs * sum(images) / images_per_step(config, max(1, len(images)))))
@@ -88,7 +102,7 @@ def images_per_step(config: RunConfig, n_sources: int) -> int:
     batch_size = training.hyperparameters.get("batch_size")
     if batch_size is None:
         batch_size = default_hyperparameters(config.data.dataset, training.algorithm, training.recipe)["batch_size"]
-    return int(batch_size) * (1 if apply_own_recipe(config).data.batches == "pooled" else n_sources)
+    return int(batch_size) * (1 if apply_recipe(config).data.batches == "pooled" else n_sources)
 
 
 def training_images(config: RunConfig) -> tuple[int, ...]:

@@ -25,9 +25,9 @@ import torch.distributed as torch_dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from swad.testbed.algorithms._helpers import scale_gradient
 from swad.testbed.algorithms.base import Algorithm, Batch, Noise, StepContext
 from swad.testbed.training.run_dir import RunError
-from swad.testbed.training.sharding import shard
 from swad.util.names import one_line
 
 _PARAMETERS = inspect.signature(DistributedDataParallel).parameters
@@ -111,7 +111,6 @@ class Dist:
         autocast: Callable[[], AbstractContextManager[object]] = nullcontext,
         clip: float | None = None,
         n_parts: int = 1,
-        strategy: str = "ddp",
     ) -> StepContext:
         """Return how the steps of an algorithm are computed, and how its gradients are averaged.
 
@@ -120,15 +119,10 @@ class Dist:
             autocast: Opens the mixed-precision context of forward passes.
             clip: Largest norm of the gradients; None for no clipping.
             n_parts: Parts of a batch over which gradients are accumulated.
-            strategy: "ddp" or "fsdp"; the latter shards the algorithm, before it has optimizers and averages.
         """
         kind = type(algorithm)
         if self.world_size == 1 or kind.update is not Algorithm.update:
             return StepContext(autocast, self.average_gradients, clip)
-        if strategy == "fsdp":
-            sharded = _Loss(algorithm)
-            shard(sharded, self.device, self.world_size)
-            return StepContext(autocast, clip=clip, data_parallel=sharded)
         # Within a phase every step does the same, as for a CUDA graph, but phases may use different parameters. A graph
         # that is declared static allows unused parameters at no cost, but its first step allows no accumulation.
         has_phases = kind.phase is not Algorithm.phase
@@ -164,7 +158,7 @@ class Dist:
         local = rows.detach().contiguous()
         shards = [torch.empty_like(local) for _ in range(self.world_size)]
         torch_dist.all_gather(shards, local)
-        shards[self.rank] = _scale_gradient(rows, self.world_size)
+        shards[self.rank] = scale_gradient(rows, self.world_size)
         grouped = torch.stack([shard.reshape(n_groups, -1, *rows.shape[1:]) for shard in shards], dim=1)
         return grouped.flatten(0, 2)
 
@@ -184,14 +178,6 @@ class _Loss(nn.Module):
 
     def forward(self, batch: Batch, noise: Noise) -> Tensor:
         return self.algorithm.loss(batch, noise)
-
-
-def _scale_gradient(value: Tensor, factor: int) -> Tensor:
-    """Return the same value, with a gradient multiplied by a factor."""
-    scaled = value.view_as(value)
-    if scaled.requires_grad:
-        scaled.register_hook(lambda grad: grad * factor)  # type: ignore[no-untyped-call]
-    return scaled
 
 
 def launched() -> tuple[int, int]:

@@ -22,7 +22,6 @@ from swad.testbed.data.splits import Sources
 from swad.testbed.data.transforms import Normalize, eval_transform
 from swad.testbed.models import catalog, networks, weight_files
 from swad.testbed.training.config import RunConfig
-from swad.testbed.training.sharding import whole
 from swad.util.files import atomic_write, write_text
 from swad.util.images import eight_bits
 from swad.util.names import counted, one_line
@@ -148,8 +147,8 @@ def _tuple(value: Any) -> Any:
 
 
 def cpu_weights(module: nn.Module) -> dict[str, Tensor]:
-    """Copy a module's weights to host memory. If they are sharded, every process must call it."""
-    return {name: tensor.detach().to("cpu", copy=True) for name, tensor in whole(module.state_dict()).items()}
+    """Copy a module's weights to host memory."""
+    return {name: tensor.detach().to("cpu", copy=True) for name, tensor in module.state_dict().items()}
 
 
 def model_card(

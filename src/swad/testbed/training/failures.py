@@ -46,11 +46,6 @@ def explain(error: Exception, config: RunConfig, algorithm: type[Algorithm]) -> 
             f"{config.output}: another process of this run ended, so rank {rank} stops; see the first error in the "
             "log, then run the command again to resume"
         )
-    if config.machine.strategy == "fsdp" and "mixed torch.tensor and dtensor" in text:
-        return RunError(
-            f"{config.output}: {config.training.algorithm} reads its parameters outside of the forward pass of its "
-            "loss, where fsdp has only a share of them: use --strategy ddp"
-        )
     return _own_algorithm_error(error, config, algorithm)
 
 

@@ -69,8 +69,6 @@ __all__ = ["ConfigError", "Interrupted", "RunCallback", "RunConfig", "RunError",
 
 CHECKPOINT_SECONDS = 60.0
 """Least time between two checkpoints, unless the config gives a number of steps."""
-AGREE_STEPS = 10
-"""Steps after which the processes of a sharded training agree on whether that time has passed."""
 
 
 class Interrupted(signals.Interrupted):
@@ -294,10 +292,9 @@ class _Run:
     def _evaluate(self, train_loss: float) -> None:
         """Evaluate the live weights, record the scores, and pass the validation loss to the averages."""
         training, step, name = self.training, self.training.step, self.config.name
-        with training.evaluated_model() as model:
-            scores = self.evaluator.validation_scores(model)
-            with_target = self.config.evaluation.target_every_evaluation
-            target_scores = self.evaluator.target_scores(model, self.target) if with_target else {}
+        scores = self.evaluator.validation_scores(training.predictor)
+        with_target = self.config.evaluation.target_every_evaluation
+        target_scores = self.evaluator.target_scores(training.predictor, self.target) if with_target else {}
         val_loss = mean([score.loss for score in scores.values()])
         records = [
             *score_records(name, step, {domain: {"out": score} for domain, score in scores.items()}),
@@ -367,25 +364,20 @@ class _Run:
         every = self.config.files.checkpoint_every
         if every is not None:
             return self.training.step - self.checkpoint_step >= every
-        due = time.perf_counter() - self.checkpoint_time >= CHECKPOINT_SECONDS
-        if self.training.is_sharded:
-            # Every process has a share of the state, and clocks differ. Agreeing makes a GPU wait: not in every step.
-            return self.training.step % AGREE_STEPS == 0 and self.dist.any(due)
-        return due
+        return time.perf_counter() - self.checkpoint_time >= CHECKPOINT_SECONDS
 
     def _save_checkpoint(self) -> None:
-        """Save the state of the run. The other processes have the same state, or a share of it, and write nothing."""
+        """Save the state of the run. The other processes have the same state and write nothing."""
         self._write_checkpoint()
         self.checkpoint_step, self.checkpoint_time = self.training.step, time.perf_counter()
 
     def _write_checkpoint(self, *name: str) -> None:
-        if self.run_dir is None and not self.training.is_sharded:
+        if self.run_dir is None:
             return
         state, seconds = self.training.state_dict(), time.perf_counter() - self.start_time
-        if self.run_dir is not None:
-            state["images"] = self.images
-            state["clock"] = {**state["clock"], "total": self.training.clock.total + seconds}
-            self.run_dir.save_checkpoint(state, *name)
+        state["images"] = self.images
+        state["clock"] = {**state["clock"], "total": self.training.clock.total + seconds}
+        self.run_dir.save_checkpoint(state, *name)
 
     # -- report ---------------------------------------------------------------------------------------------------
 
@@ -406,6 +398,6 @@ class _Run:
     def _keep_training(self, records_offset: int) -> None:
         """Save the finished training without its report, which the next attempt writes as a whole."""
         assert self.run_dir is not None
-        if self.checkpoint_step < self.training.step and not self.training.is_sharded:  # the others may have failed
+        if self.checkpoint_step < self.training.step:
             self.run_dir.truncate_records(records_offset)
             self._save_checkpoint()

@@ -13,7 +13,7 @@ the constant rate and a twentieth of it.
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 IMAGENET = "imagenet"
 """The name of the recipe."""
@@ -33,6 +33,14 @@ MICRO_BATCH = 256
 HYPERPARAMETERS = {"lr": 0.1, "batch_size": 2048, "weight_decay": 1e-4}
 AUGMENTATION = {"crop": 0.08, "flip": 0.5, "jitter": 0.0, "grayscale": 0.0}
 """Crops of 8 to 100 % of the area, and flips."""
+SETTINGS: dict[str, Any] = {
+    "optimizer": "sgd",
+    "weights": "random",
+    "freeze_bn": False,
+    "input_pipeline": "torchvision",
+    "augmentation": AUGMENTATION,
+}
+"""The settings of a run for which its own say nothing."""
 AVERAGES: dict[LRSchedule, tuple[str, ...]] = {
     "decay": ("ema",),
     "constant": ("without_opt_overfit:as=swad",),

@@ -20,7 +20,6 @@ from swad.testbed.training.export import cpu_weights
 from swad.testbed.training.output import RunOutput, weights_file
 from swad.testbed.training.range_warnings import range_warnings
 from swad.testbed.training.result import RunResult, averaged_range
-from swad.testbed.training.sharding import whole
 from swad.testbed.training.state import Training
 from swad.util.names import snapshot_name
 from swad.util.version import __version__
@@ -36,8 +35,7 @@ def report(
 ) -> RunResult:
     """Evaluate and save the weights of a finished training and return the result."""
     config, sources = training.config, training.sources
-    with training.evaluated_model() as live:
-        model = copy.deepcopy(live)  # the averages still follow the live model
+    model = copy.deepcopy(training.predictor)  # the averages still follow the live model
     ranges = {name: averaged_range(average.status) for name, average in training.averages.items()}
     scores: dict[str, dict[str, dict[str, dict[str, float]]]] = {}
     files: dict[str, str] = {}
@@ -104,4 +102,4 @@ def _final_weights(training: Training) -> Iterator[tuple[str, str, dict[str, Ten
         with warnings.catch_warnings():  # the result contains this warning
             warnings.simplefilter("ignore", NeverConvergedWarning)
             warnings.simplefilter("ignore", FalseStartWarning)
-            yield name, f"An average of the weights along the trajectory: {name}", whole(average.averaged_state())
+            yield name, f"An average of the weights along the trajectory: {name}", average.averaged_state()

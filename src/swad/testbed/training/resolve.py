@@ -28,7 +28,7 @@ from swad.testbed.training import recipe
 from swad.testbed.training.checks import find_problems, schedule_problems
 from swad.testbed.training.config import PROTOCOL, ConfigError, RunConfig
 from swad.testbed.training.defaults import (
-    apply_own_recipe,
+    apply_recipe,
     default_hyperparameters,
     planned_steps,
     recipe_of,
@@ -78,9 +78,9 @@ def fill_defaults(
     """
     benchmark = benchmarks.get(config.data.dataset)
     config = config.replace(recipe=recipe_of(config), algorithm=canonical_name(config.training.algorithm))
-    config = apply_own_recipe(config)
+    config = apply_recipe(config)
     if config.training.recipe == recipe.IMAGENET:
-        config = _fill_recipe(config, sum(training_images))
+        config = _fill_imagenet_recipe(config, sum(training_images))
     algorithm, sgd = config.training.algorithm, config.training.optimizer == "sgd"
     network = config.model.network or (SMALL if benchmark.image_spec.low_res else DEFAULT)
     steps = planned_steps(config, training_images)
@@ -120,26 +120,21 @@ def fill_defaults(
 
 def _counts_epochs(config: RunConfig) -> bool:
     """Whether the length of a run depends on the number of its images."""
-    training = apply_own_recipe(config).training
+    training = apply_recipe(config).training
     return recipe_of(config) == recipe.IMAGENET or (training.steps is None and training.epochs is not None)
 
 
-def _fill_recipe(config: RunConfig, n_training: int) -> RunConfig:
-    """Fill in what the imagenet recipe decides: hyperparameters, epochs, evaluations, random weights, batch norms."""
+def _fill_imagenet_recipe(config: RunConfig, n_training: int) -> RunConfig:
+    """Fill in what the imagenet recipe computes from the batch size and the number of images."""
     hyperparameters = {**recipe.HYPERPARAMETERS, **config.training.hyperparameters}
     per_epoch = steps_per_epoch(n_training, int(hyperparameters["batch_size"]))
     steps = config.training.steps or max(1, round((config.training.epochs or recipe.EPOCHS) * per_epoch))
     return config.replace(
         hyperparameters=hyperparameters,
-        optimizer=config.training.optimizer or "sgd",
         steps=steps,
         epochs=steps / per_epoch,
         evaluate_every=config.evaluation.evaluate_every or min(per_epoch, steps),
         micro_batch=config.training.micro_batch or min(recipe.MICRO_BATCH, int(hyperparameters["batch_size"])),
-        weights=config.model.weights or "random",
-        freeze_bn=bool(config.model.freeze_bn),
-        augmentation={**recipe.AUGMENTATION, **config.data.augmentation},
-        input_pipeline=config.data.input_pipeline or "torchvision",
     )
 
 
@@ -170,7 +165,7 @@ def resolution_notes(config: RunConfig, resolved: RunConfig) -> list[str]:
             f"using the torchvision input pipeline: the cache of decoded images would take {size:,.0f} GB, more than "
             f"the default limit of {LARGEST_DEFAULT_CACHE / 1e9:,.0f} GB; pass --input-pipeline gpu to build it"
         )
-    if benchmark.image_spec.low_res and (given := apply_own_recipe(config).data.augmentation):
+    if benchmark.image_spec.low_res and (given := apply_recipe(config).data.augmentation):
         notes.append(f"augmentation ({', '.join(given)}): ignored, because low-resolution images are not augmented")
     options = {"--cache": config.machine.cache, "--cache-size": config.data.cache_size}
     if unused := [flag for flag, value in options.items() if value]:

@@ -6,29 +6,27 @@ data nor the state of a random number generator.
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim.lr_scheduler import LambdaLR
 
 from swad.averaging.spans import Status
 from swad.averaging.valley import LossValley
 from swad.gpu.fused_norm import fuse
 from swad.gpu.fused_vit import find_vit, fuse_kernels
-from swad.tensors.shards import is_sharded
+from swad.tensors.batch_norms import batch_norms, running_statistics
 from swad.testbed.algorithms.base import Noise
 from swad.testbed.data.cache import ImageCache
 from swad.testbed.data.cached_loader import CachedTrainLoader
 from swad.testbed.data.loaders import Inputs, to_device
 from swad.testbed.data.splits import Sources
-from swad.testbed.models import networks
 from swad.testbed.results.records import Record
 from swad.testbed.training.build import (
     build_algorithm,
@@ -41,7 +39,6 @@ from swad.testbed.training.config import RunConfig
 from swad.testbed.training.distributed import Dist
 from swad.testbed.training.export import cpu_weights
 from swad.testbed.training.numerics import NOISE, autocast, derive_seed, seed_torch
-from swad.testbed.training.sharding import shard_optimizer_state, shard_state, whole
 from swad.testbed.training.step import COMPILE, GRAPH, Engine, choose_engine
 from swad.util.packages import has_triton
 
@@ -83,17 +80,13 @@ class Training:
     ) -> None:
         self.config, self.sources, self.dist, self.cache = config, sources, dist, cache
         self.algorithm = build_algorithm(config, sources, dist, log)
-        self.predictor, self.n_preparation = self.algorithm.predictor, self.algorithm.n_preparation
+        self.predictor, self.n_preparation = self.algorithm.predictor, self.algorithm.run_info.n_preparation
         self.loader = build_loader(config, sources, dist, self.algorithm, cache, log)
-        # Sharded parameters are other tensors, so optimizers and averages come after it.
-        sharded = config.machine.strategy == "fsdp" and dist.world_size > 1
-        self._plain = copy.deepcopy(self.predictor).cpu() if sharded else None
-        self.step_context = dist.step_context(
-            self.algorithm, self.autocast, config.training.clip, self.loader.n_parts, config.machine.strategy
-        )
+        self.step_context = dist.step_context(self.algorithm, self.autocast, config.training.clip, self.loader.n_parts)
         self.schedulers = build_schedulers(config, self.algorithm)
         self.averages = build_averages(config, self.predictor)
         self.group = build_group(config, self.predictor, self.averages, dist)
+        # Each process has seen its own images only.
         self._running_stats = [] if config.model.freeze_bn else running_statistics(self.predictor)
         self.engine = self._build_engine(log)
 
@@ -162,7 +155,7 @@ class Training:
         # A collective that another process never reaches would hang in a graph, without an error to report.
         several = "several processes average their gradients during backward, which is not captured"
         obstacle = several if dist.world_size > 1 else ""
-        frozen_norms = bool(config.model.freeze_bn) and bool(networks.batch_norms(self.predictor))
+        frozen_norms = bool(config.model.freeze_bn) and bool(batch_norms(self.predictor))
         fusible = config.training.precision == "bf16" and (frozen_norms or find_vit(self.predictor) is not None)
         kind, reason = choose_engine(config.machine.engine, dist.device, config.total_steps, fusible, obstacle)
         if reason:
@@ -170,8 +163,7 @@ class Training:
         if kind == GRAPH and has_triton() and isinstance(self.loader, CachedTrainLoader):
             self._compile_augmentation()
         if kind == COMPILE or (kind == GRAPH and fusible and has_triton()):
-            assert algorithm.image_shape is not None
-            images = torch.zeros(2, *algorithm.image_shape, device=dist.device).normal_()
+            images = torch.zeros(2, *algorithm.run_info.image_shape, device=dist.device).normal_()
             with self.autocast():
                 plain = kind == COMPILE
                 fused = fuse(self.predictor, images, kernels=False) if plain else fuse_kernels(self.predictor, images)
@@ -198,23 +190,6 @@ class Training:
         self.loss_sum.zero_()
         self.loss_count = 0
         return mean
-
-    @property
-    def is_sharded(self) -> bool:
-        """Whether each process holds a share of the parameters."""
-        return self._plain is not None
-
-    @contextmanager
-    def evaluated_model(self) -> Iterator[nn.Module]:
-        """Provide the predictor for an evaluation: if it is sharded, a plain copy, which leaves the device again."""
-        if self._plain is None:
-            yield self.predictor
-            return
-        self._plain.load_state_dict(whole(self.predictor.state_dict()))
-        try:
-            yield self._plain.to(self.dist.device)
-        finally:
-            self._plain.cpu()
 
     def observe(self, val_loss: float) -> dict[str, Status]:
         """Pass the validation loss to the averages and return the status of each."""
@@ -245,12 +220,9 @@ class Training:
     # -- checkpoints ----------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that the rest of the run depends on, as whole tensors and plain values.
-
-        If the network is sharded, every process must call it.
-        """
+        """Everything that the rest of the run depends on, as tensors and plain values."""
         optimizers = self.algorithm.optimizers
-        state = {
+        return {
             "step": self.step,
             "algorithm": self.algorithm.state_dict(),
             "optimizers": {name: optimizer.state_dict() for name, optimizer in optimizers.items()},
@@ -262,16 +234,15 @@ class Training:
             "clock": vars(self.clock),
             "recorded": self.recorded,
         }
-        return whole(state) if self.is_sharded else state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue exactly from where `state_dict` was taken; a branch continues with its own rates and averages."""
         is_branch = "is_branch" in state
         if not -self.n_preparation <= state["step"] <= self.config.total_steps:
             raise ValueError(f"its step is {state['step']}, of {self.config.total_steps}")
-        self.algorithm.load_state_dict(shard_state(self.algorithm, state["algorithm"]))
+        self.algorithm.load_state_dict(state["algorithm"])
         for name, optimizer in self.algorithm.optimizers.items():
-            optimizer.load_state_dict(shard_optimizer_state(optimizer, state["optimizers"][name]))
+            optimizer.load_state_dict(state["optimizers"][name])
             _move_lr_to_device(optimizer)
         for scheduler, saved in zip(self.schedulers, state["schedulers"], strict=True):
             scheduler.load_state_dict(saved if not is_branch else {**saved, "lr_lambdas": [None]})
@@ -285,11 +256,6 @@ class Training:
         self.loss_sum.copy_(state["loss_sum"])
         self.best, self.clock = BestWeights(**state["best"]), Clock(**state["clock"])
         self.recorded = dict(state["recorded"])
-
-
-def running_statistics(model: nn.Module) -> list[Tensor]:
-    """The batch norm statistics that must be averaged over processes, since each has seen its own images only."""
-    return [tensor for name, tensor in model.named_buffers() if name.endswith(("running_mean", "running_var"))]
 
 
 def _apply_schedule(scheduler: LambdaLR) -> None:
@@ -307,7 +273,6 @@ def _move_lr_to_device(optimizer: torch.optim.Optimizer) -> None:
     """Keep learning rates where `Algorithm.optimizer` puts them, for a CUDA graph to read, wherever they were saved."""
     for group in optimizer.param_groups:
         param, lr = group["params"][0], float(group["lr"])
-        capturable = param.is_cuda and not is_sharded(param)
-        group["lr"] = torch.tensor(lr, device=param.device) if capturable else lr
+        group["lr"] = torch.tensor(lr, device=param.device) if param.is_cuda else lr
         if "capturable" in group:
-            group["capturable"] = capturable
+            group["capturable"] = param.is_cuda

@@ -66,6 +66,7 @@ def test_valid_specs_have_no_problems():
             "lr cannot be both fixed and searched",
         ),
         ({"options": {"hyperparameters": 5}}, "hyperparameters must be a table of values by name, got 5"),
+        ({"options": {"strategy": "fsdp"}}, "there is no setting 'strategy': leave it out, as the processes of a run"),
         ({"options": {"set": {"lr": 0.1}}}, "there is no setting 'set': write hyperparameters = { lr = 3e-5 }"),
         ({"options": {"allow_count_mismatch": True}}, "write check_counts = false"),
         (

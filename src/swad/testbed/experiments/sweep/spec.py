@@ -45,8 +45,9 @@ INSTEAD = {
     "set": "write hyperparameters = { lr = 3e-5 }",
     "allow_count_mismatch": "write check_counts = false",
     "no_report_live": "write report_live = false",
+    "strategy": "leave it out, as the processes of a run use DDP",
 }
-"""What a plan file says for the options of `swad train` that are not named after their setting."""
+"""What a plan file says for the options of `swad train` that are not named after their setting, or are gone."""
 
 
 @dataclass(frozen=True)
