@@ -46,9 +46,9 @@ from swad.averaging.decay import Decay
 from swad.averaging.rule import Rule
 from swad.averaging.valley import LossValley
 from swad.averaging.window import Window
-from swad.testbed.averages import own as files
+from swad.testbed.averages.own import FILES
+from swad.testbed.averages.own import AverageError as AverageError
 from swad.util.names import did_you_mean
-from swad.util.plugins import PluginError
 
 if TYPE_CHECKING:
     from torch import nn
@@ -57,10 +57,6 @@ if TYPE_CHECKING:
 
 RESERVED = frozenset({"best", "last"})
 """Labels of the live weights of a run."""
-
-
-class AverageError(ValueError):
-    """An average that cannot be built; the message is one line that says what to do."""
 
 
 @dataclass(frozen=True)
@@ -177,10 +173,7 @@ _ENTRIES = {
 
 def names() -> tuple[str, ...]:
     """Return the names of all averages, your own last."""
-    try:
-        mine = files.names()
-    except PluginError as error:
-        raise AverageError(str(error)) from None
+    mine = FILES.names()
     if taken := [name for name in mine if name in _ENTRIES or name in RESERVED]:
         raise AverageError(f"average names must be unique, but {taken[0]!r} exists already: rename {taken[0]}.py")
     return (*_ENTRIES, *mine)
@@ -194,10 +187,7 @@ def _entry(name: str) -> _Entry:
     if name not in known:
         hint = did_you_mean(name, known) or "name the folder of your own averages in SWAD_AVERAGES"
         raise AverageError(f"there is no average {name!r}, only {', '.join(known)}: {hint}")
-    try:
-        return _own_entry(name, files.get(name))
-    except PluginError as error:
-        raise AverageError(f"{error}; correct the file") from error
+    return _own_entry(name, FILES.get(name))
 
 
 def _own_entry(name: str, cls: type[Rule]) -> _Entry:

@@ -10,7 +10,6 @@ separated like PATH), that says ``BENCHMARK = Benchmark(...)``. Only the request
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -19,42 +18,12 @@ from swad.testbed.data.domains import ArrayDomain, Dataset, Domain, FileDomain, 
 from swad.testbed.data.image_folder import read_image_folder
 from swad.util.images import DataError
 from swad.util.names import did_you_mean, plain
-from swad.util.plugins import PluginError, find_plugins, import_plugin
+from swad.util.plugins import Registry
 
 __all__ = ["get", "load", "names", "read"]
 
-# Processes started from here inherit the variable, and so find the same datasets.
-__path__ = [*__path__, *filter(None, os.environ.get("SWAD_DATASETS", "").split(os.pathsep))]
 
-
-def names() -> tuple[str, ...]:
-    """Return the names of all datasets, sorted."""
-    try:
-        return find_plugins(__path__, "SWAD_DATASETS", "dataset")
-    except PluginError as error:
-        raise DataError(str(error)) from None
-
-
-def get(name: str) -> Benchmark:
-    """Return the facts about a dataset; case, ``_``, ``-`` and spaces in `name` do not matter."""
-    known = names()
-    for module in known:
-        if plain(module) == plain(name):
-            return _import(module)
-    if Path(name).is_dir():
-        raise DataError(f"there is no dataset {name!r}; for your own images use folder --data {name}")
-    if hint := did_you_mean(name, known):
-        raise DataError(f"there is no dataset {name!r}: {hint}")
-    raise DataError(f"there is no dataset {name!r}; choose one of {', '.join(known)}")
-
-
-def _import(module: str) -> Benchmark:
-    try:
-        benchmark = getattr(import_plugin(f"{__name__}.{module}"), "BENCHMARK", None)
-    except PluginError as error:
-        raise DataError(f"{error}; correct the file") from error
-    if benchmark is None:
-        raise DataError(f"a file of a dataset must define BENCHMARK, but {module}.py does not: add the line")
+def _check(benchmark: object, module: str) -> Benchmark:
     if not isinstance(benchmark, Benchmark):
         raise DataError(f"BENCHMARK must be a swad.testbed.data.benchmark.Benchmark, got {benchmark!r} in {module}.py")
     if plain(benchmark.name) != plain(module):  # runs store the name and find the dataset by it
@@ -62,6 +31,26 @@ def _import(module: str) -> Benchmark:
             f"a dataset must be named like its file, got {benchmark.name!r} in {module}.py: rename one of them"
         )
     return benchmark
+
+
+FILES = Registry("dataset", __name__, "SWAD_DATASETS", "BENCHMARK", _check, DataError)
+
+
+def names() -> tuple[str, ...]:
+    """Return the names of all datasets, sorted."""
+    return FILES.names()
+
+
+def get(name: str) -> Benchmark:
+    """Return the facts about a dataset; case, ``_``, ``-`` and spaces in `name` do not matter."""
+    if module := FILES.match(name):
+        return FILES.get(module)
+    if Path(name).is_dir():
+        raise DataError(f"there is no dataset {name!r}; for your own images use folder --data {name}")
+    known = names()
+    if hint := did_you_mean(name, known):
+        raise DataError(f"there is no dataset {name!r}: {hint}")
+    raise DataError(f"there is no dataset {name!r}; choose one of {', '.join(known)}")
 
 
 def load(name: str, root: Path | str | None = None, *, check_counts: bool = True, **options: Any) -> Dataset:
