@@ -49,6 +49,7 @@ from swad.averaging.window import Window
 from swad.testbed.averages.own import FILES
 from swad.testbed.averages.own import AverageError as AverageError
 from swad.util.names import did_you_mean
+from swad.util.options import parse as parse_value
 
 if TYPE_CHECKING:
     from torch import nn
@@ -246,7 +247,10 @@ def parse(text: str) -> Spec:
         if option == "as" and value:
             label = value
         elif equals and option in allowed:
-            options[option] = _value(name, option, value, allowed[option])
+            try:
+                options[option] = parse_value(value, allowed[option])
+            except ValueError as rule:
+                raise AverageError(f"{name}: {option} must be {rule}, got {value!r}") from None
         else:
             raise AverageError(
                 f"{name} takes {', '.join([*allowed, 'as'])}, as name=value after the colon; got {item!r}"
@@ -310,19 +314,3 @@ def problems(texts: Iterable[str], plan: Plan | None) -> list[str]:
         except AverageError as error:
             errors.append(str(error))
     return list(dict.fromkeys(errors))
-
-
-def _value(average: str, name: str, text: str, wanted: type) -> Any:
-    if wanted is str:
-        return text
-    if wanted is bool and text.lower() in ("true", "false"):
-        return text.lower() == "true"
-    try:
-        if wanted is int:
-            return int(text)
-        if wanted is float and not math.isnan(value := float(text)):
-            return value
-    except ValueError:
-        pass
-    rule = {int: "a whole number", float: "a number", bool: "true or false"}[wanted]
-    raise AverageError(f"{average}: {name} must be {rule}, got {text!r}")

@@ -17,6 +17,7 @@ from swad.testbed.experiments.launchers.ray import RayLauncher
 from swad.testbed.experiments.launchers.slurm import SlurmLauncher
 from swad.testbed.training.display import LogDisplay
 from swad.util.names import choice_problem, did_you_mean
+from swad.util.options import parse
 
 LAUNCHERS = ("local", "ray", "slurm")
 
@@ -59,10 +60,9 @@ def parse_options(launcher: str, options: Mapping[str, str]) -> tuple[dict[str, 
             problems.append(f"the launcher {launcher} has no option {name!r}: {hint}")
         else:
             try:
-                values[name] = types[name](text)
-            except ValueError:
-                kind = "a whole number" if types[name] is int else "a number"
-                problems.append(f"{name} takes {kind}, got {text!r}")
+                values[name] = parse(text, types[name])
+            except ValueError as rule:
+                problems.append(f"{name} takes {rule}, got {text!r}")
     return values, problems
 
 
