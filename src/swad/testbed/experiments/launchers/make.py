@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
-from swad.testbed.experiments.launchers.base import Launcher
+from swad.testbed.experiments.launchers.base import Launcher, count_problems
 from swad.testbed.experiments.launchers.local import LocalLauncher
 from swad.testbed.experiments.launchers.ray import RayLauncher
 from swad.testbed.experiments.launchers.slurm import SlurmLauncher
@@ -87,9 +87,7 @@ class LauncherConfig:
         problems = []
         if self.name not in LAUNCHERS:
             problems.append(choice_problem("--launcher", self.name, LAUNCHERS))
-        for option, value in (("jobs", self.jobs), ("jobs-per-gpu", self.jobs_per_gpu)):
-            if value is not None and value < 1:
-                problems.append(f"--{option} must be 1 or more, got {value}")
+        problems += count_problems({"--jobs": self.jobs, "--jobs-per-gpu": self.jobs_per_gpu})
         if self.name in LAUNCHERS:
             problems += parse_options(self.name, self.options)[1]
             if self.jobs_per_gpu != 1 and self.name != "local":
