@@ -13,14 +13,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from swad.testbed.data import mnist
 from swad.testbed.data.benchmark import Benchmark, Options
 from swad.testbed.data.domains import ArrayDomain, Dataset, Domain, FileDomain, ImageSpec
-from swad.testbed.data.image_folder import read_image_folder
+from swad.testbed.data.image_folder import locate, read_image_folder
 from swad.util.images import DataError
 from swad.util.names import did_you_mean, plain
 from swad.util.plugins import Registry
 
-__all__ = ["get", "load", "names", "read"]
+__all__ = ["get", "load", "missing", "names", "option_problem", "read"]
 
 
 def _check(benchmark: object, module: str) -> Benchmark:
@@ -53,6 +54,32 @@ def get(name: str) -> Benchmark:
     raise DataError(f"there is no dataset {name!r}; choose one of {', '.join(known)}")
 
 
+def option_problem(benchmark: Benchmark, options: Options) -> str:
+    """Say which of the options a dataset does not have; "" if it has all."""
+    unknown = sorted(set(options) - set(benchmark.options))
+    known = ", ".join(sorted(benchmark.options)) or "none"
+    return f"dataset {benchmark.name} has the options: {known}; got {', '.join(unknown)}" if unknown else ""
+
+
+def missing(benchmark: Benchmark, root: Path | None) -> str:
+    """Say that the files of a dataset are not in a directory, and what to do; "" if they are."""
+    if benchmark.layout == "embedded":
+        return ""
+    if root is None:
+        return f"dataset {benchmark.name} needs its directory: give it, or the one above it (--data, data_dir)"
+    if benchmark.layout == "folders":
+        try:
+            locate(benchmark, root)
+        except DataError as error:
+            return str(error)
+    elif mnist.find(root) is None:
+        return (
+            f"{benchmark.name} needs the four idx files of MNIST, which are not in {root}: "
+            f"run `swad datasets download {benchmark.name}`, or give the folder that contains them"
+        )
+    return ""
+
+
 def load(name: str, root: Path | str | None = None, *, check_counts: bool = True, **options: Any) -> Dataset:
     """Read a dataset.
 
@@ -63,10 +90,8 @@ def load(name: str, root: Path | str | None = None, *, check_counts: bool = True
         options: Options of the dataset, as its file names them.
     """
     benchmark = get(name)
-    unknown = sorted(set(options) - set(benchmark.options))
-    if unknown:
-        known = ", ".join(sorted(benchmark.options)) or "none"
-        raise DataError(f"dataset {benchmark.name} has the options: {known}; got {', '.join(unknown)}")
+    if problem := option_problem(benchmark, options):
+        raise DataError(problem)
     return read(benchmark, None if root is None else Path(root), check_counts, {**benchmark.options, **options})
 
 
