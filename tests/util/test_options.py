@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from itertools import product
+from typing import Literal
 
 import pytest
 
-from swad.util.options import Bounds, describe, has_type, parse
+from swad.util.options import Bounds, describe, has_type, parse, text_options
 
 
 def test_the_first_bound_that_a_number_breaks_is_named():
@@ -60,3 +61,18 @@ def test_a_text_becomes_a_value_of_its_type(text, kind, value):
 def test_another_text_is_an_error_that_names_the_type(text, kind):
     with pytest.raises(ValueError, match="^true or false$" if kind is bool else f"^{describe(kind)}$"):
         parse(text, kind)
+
+
+def test_options_of_a_function_are_what_a_text_can_set():
+    def function(
+        rule: Later,  # noqa: F821
+        many: tuple[str, ...],
+        n: int | None,
+        share: float | int = 0.5,
+        word: Literal["a", "b"] | None = None,
+        keep=True,
+        other=None,
+    ): ...
+
+    kinds = text_options(function, Later=object)
+    assert kinds == {"n": int, "share": float, "word": str, "keep": bool}

@@ -9,13 +9,16 @@
 
 from __future__ import annotations
 
+import inspect
+import itertools
 import math
 import operator
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin
 
 
 @dataclass(frozen=True)
@@ -90,6 +93,34 @@ def has_type(value: Any, kind: Any) -> bool:
     if origin is int:
         return type(value) is int
     return isinstance(value, str | os.PathLike if origin is Path else origin)
+
+
+def text_options(function: Callable[..., Any], **names: Any) -> dict[str, type]:
+    """Return the parameters that a text can set, each with its type, by its annotation or its default.
+
+    >>> def save(path: Path, mode: Literal["w", "a"] = "w", limit: int | None = None, fast=False): ...
+    >>> text_options(save)
+    {'mode': <class 'str'>, 'limit': <class 'int'>, 'fast': <class 'bool'>}
+
+    Args:
+        function: The function or class.
+        names: Names in its annotations that its module does not have while it runs.
+    """
+    kinds: dict[str, type] = {}
+    for parameter in inspect.signature(function, eval_str=True, locals=names).parameters.values():
+        declared = parameter.annotation if parameter.annotation is not parameter.empty else type(parameter.default)
+        if kind := next((kind for kind in _members(declared) if kind in (bool, int, float, str)), None):
+            kinds[parameter.name] = kind
+    return kinds
+
+
+def _members(annotation: Any) -> Iterator[Any]:
+    if get_origin(annotation) is Literal:
+        yield from map(type, get_args(annotation))
+    elif get_origin(annotation) in (Union, UnionType):
+        yield from itertools.chain.from_iterable(map(_members, get_args(annotation)))
+    else:
+        yield annotation
 
 
 def parse(text: str, kind: type) -> Any:

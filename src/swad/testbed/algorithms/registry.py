@@ -20,13 +20,18 @@ import inspect
 from functools import cache
 from typing import TYPE_CHECKING
 
-from swad.testbed.algorithms import FILES, AlgorithmError
 from swad.util.names import did_you_mean
+from swad.util.plugins import Registry
 
 if TYPE_CHECKING:
     from swad.testbed.algorithms.base import Algorithm
 
 __all__ = ["AlgorithmError", "canonical_name", "get_algorithm", "list_algorithms"]
+
+
+class AlgorithmError(ValueError):
+    """There is no such algorithm, or the requested combination is not possible; the message says what to do."""
+
 
 SHARPNESS_AWARE = ("sam", "sagm")
 """The algorithms that can be combined with another."""
@@ -60,7 +65,7 @@ def _load(name: str) -> type[Algorithm]:
     return combine(cls, _load(step))
 
 
-def checked(algorithm: object, module: str) -> type[Algorithm]:
+def _checked(algorithm: object, module: str) -> type[Algorithm]:
     """Check what the author of an algorithm declared: a mistake is one line here, and would be a traceback later."""
     # Imported here because they need torch, which looking up names does not.
     from swad.testbed.algorithms.base import Algorithm, Recipe
@@ -123,6 +128,17 @@ def _check_hyperparameters(algorithm: type[Algorithm], module: str) -> None:
             fill(declared, values.hyperparameters)
         except ValueError as error:
             raise AlgorithmError(f"own_recipe in {module}.py: {error}") from None
+
+
+FILES = Registry(
+    "algorithm",
+    "swad.testbed.algorithms",
+    "SWAD_ALGORITHMS",
+    "ALGORITHM",
+    _checked,
+    AlgorithmError,
+    helpers=("base", "hyperparameters", "recipe", "registry"),
+)
 
 
 def canonical_name(name: str) -> str:

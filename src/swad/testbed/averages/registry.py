@@ -37,7 +37,6 @@ import functools
 import inspect
 import math
 import re
-import typing
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -50,6 +49,7 @@ from swad.testbed.averages.own import FILES
 from swad.testbed.averages.own import AverageError as AverageError
 from swad.util.names import did_you_mean
 from swad.util.options import parse as parse_value
+from swad.util.options import text_options
 
 if TYPE_CHECKING:
     from torch import nn
@@ -125,17 +125,7 @@ class _Entry(NamedTuple):
     @property
     def options(self) -> dict[str, type]:
         """The options that a user may set, each with its type."""
-        parameters = inspect.signature(self.rule, eval_str=True).parameters.values()
-        kinds = {parameter.name: _kind(parameter) for parameter in parameters if parameter.name not in self.fixed}
-        return {name: kind for name, kind in kinds.items() if kind is not None} | COMMON
-
-
-def _kind(parameter: inspect.Parameter) -> type | None:
-    """Return the type of an option, by its annotation or its default; None if text cannot set it."""
-    declared = parameter.annotation if parameter.annotation is not parameter.empty else type(parameter.default)
-    members = typing.get_args(declared) or (declared,)  # of a union or a Literal
-    kinds = (member if isinstance(member, type) else type(member) for member in members)
-    return next((kind for kind in kinds if kind in (bool, int, float, str)), None)
+        return {name: kind for name, kind in text_options(self.rule).items() if name not in self.fixed} | COMMON
 
 
 def _valley(plan: Plan) -> Options:
