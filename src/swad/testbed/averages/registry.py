@@ -263,24 +263,29 @@ def parse_all(texts: Iterable[str]) -> tuple[Spec, ...]:
     return specs
 
 
+def make_rule(spec: Spec, plan: Plan) -> Rule:
+    """Build the rule of an average: which updates it averages."""
+    entry = _entry(spec.name)
+    own = {name: value for name, value in spec.options.items() if name not in COMMON}
+    rule = entry.rule(**entry.defaults(plan) | entry.fixed | own)
+    start = min((span.first for span in rule.needed()), default=1) - 1
+    if start >= plan.last:
+        raise ValueError(
+            f"the average starts after update {start}, but this run ends at update {plan.last}: "
+            f"train longer, or start earlier with {spec.name}:start={plan.last // 50}"
+        )
+    return rule
+
+
 def make(specs: Iterable[Spec], model: nn.Module, plan: Plan) -> dict[str, Average]:
     """Build the averages for a model, by label."""
     from swad.averaging.average import Average
 
     averages = {}
     for spec in specs:
-        entry = _entry(spec.name)
+        common = {name: value for name, value in spec.options.items() if name in COMMON}
         try:
-            own = {name: value for name, value in spec.options.items() if name not in COMMON}
-            rule = entry.rule(**entry.defaults(plan) | entry.fixed | own)
-            common = {name: value for name, value in spec.options.items() if name in COMMON}
-            averages[spec.label] = Average(model, rule, **common)
-            start = min((span.first for span in rule.needed()), default=1) - 1
-            if start >= plan.last:
-                raise ValueError(
-                    f"the average starts after update {start}, but this run ends at update {plan.last}: "
-                    f"train longer, or start earlier with {spec.name}:start={plan.last // 50}"
-                )
+            averages[spec.label] = Average(model, make_rule(spec, plan), **common)
         except ValueError as error:
             raise AverageError(f"average {spec.label}: {error}") from None
     return averages
