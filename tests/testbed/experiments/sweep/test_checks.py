@@ -90,6 +90,7 @@ def test_a_misspelled_network_is_reported_before_it_fails_every_run(monkeypatch)
 
     monkeypatch.setattr("swad.testbed.training.checks.input_config", input_config)
     assert find_problems(SweepSpec(options={"network": "resnt50"})) == ["timm has no network 'resnt50'"]
+    assert len(find_problems(SweepSpec(draws=5, options={"network": "resnt50"}))) == 2
     for valid in ("small", "hf-hub:timm/resnet18.a1_in1k"):
         assert find_problems(SweepSpec(options={"network": valid})) == []
 
