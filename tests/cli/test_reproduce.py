@@ -79,7 +79,7 @@ def test_a_dataset_without_images_is_named(here: Call, tmp_path):
         (["reproduce", "figure9"], "the paper has no item figure9: did you mean 'figure"),
         (["reproduce", "figure3", "--methods", "erm,adam"], "the methods of Figure 3 are erm, sam"),
         (["reproduce", "figure3", "--dataset", "pacs"], "needs its directory"),
-        (["reproduce", "figure3", "--trial=0,-1"], "--trial takes whole numbers of at least 0, got -1"),
+        (["reproduce", "figure3", "--trial=0,-1"], "trial must be a whole number of at least 0, got -1"),
         (["reproduce", "figure3", "--jobs", "0"], "--jobs must be 1 or more"),
         (["reproduce", "figure3", "--scale", "smoke", "--radii=-1"], "radii must be different numbers of 0 or more"),
         (
@@ -89,7 +89,7 @@ def test_a_dataset_without_images_is_named(here: Call, tmp_path):
         (["reproduce", "table2", "--scale", "full"], "give the directory that contains them (--data), or use"),
         (["reproduce", "table2", "--data", "."], "(PACS, VLCS, OfficeHome, TerraIncognita, DomainNet), but . has none"),
         (["reproduce", "table6", "--runs", "nowhere"], "nowhere is not a directory"),
-        (["reproduce", "table2", "-t", "papper"], "got 'papper': did you mean 'paper'?"),
+        (["reproduce", "table2", "-t", "papper"], "there is no domain 'papper': did you mean 'paper'?"),
     ],
 )
 def test_wrong_inputs_get_one_line(here: Call, tmp_path, monkeypatch, arguments, message):

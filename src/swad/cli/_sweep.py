@@ -99,7 +99,7 @@ def _import(path: Path, spec: SweepSpec, problems: Problems) -> list[SweepSpec]:
 def require_data(specs: Sequence[SweepSpec], problems: Problems) -> None:
     """Require that there is no problem, and that every dataset is there."""
     for spec in specs:
-        problems += problems.collect(lambda spec=spec: checks.missing_data(spec)) or []
+        problems += checks.missing_data(spec)
     problems.require_none()
 
 

@@ -6,44 +6,90 @@ import importlib
 import importlib.util
 import os
 import pkgutil
+import sys
 import traceback
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Collection
 from types import ModuleType
+from typing import Generic, TypeVar
+
+from swad.util.names import plain
+
+T = TypeVar("T")
 
 
-class PluginError(Exception):
-    """A file cannot be imported; the message is one line with the file, the line and the reason."""
+class Registry(Generic[T]):
+    """The files of one kind, by name: those of a package, and those in the folders that a variable names.
 
-
-def find_plugins(folders: Iterable[str], variable: str, kind: str) -> tuple[str, ...]:
-    """Return the names of the modules in some folders, sorted; names with a leading underscore are left out.
+    A file defines one attribute, such as ``NETWORK = <class>``. Nothing lists the files, and only a requested one is
+    imported. A file whose name begins with an underscore has helpers of the others.
 
     Args:
-        folders: The folders, some of which may come from an environment variable.
-        variable: That variable, for the error if a folder is missing.
-        kind: What a file contains, for the error if two files have one name.
+        kind: What a file contains, in messages.
+        package: Name of the package, which the files of the folders join as modules.
+        variable: Environment variable that names folders, separated like PATH. Processes that this one starts inherit
+            it, and so find the same files.
+        attribute: What every file defines.
+        check: Takes that value and the name of its file, and returns the value, or raises an error that says the rule.
+        error: Class of the errors, whose messages are one line.
+        helpers: Modules of the package that are no such files.
     """
-    counts: Counter[str] = Counter()
-    for folder in folders:
-        if not os.path.isdir(folder):
-            raise PluginError(f"{variable} must name existing folders, got {folder}: correct the variable or unset it")
-        # Folder by folder: over several at once, pkgutil would hide the second of two files with the same name.
-        counts.update(module.name for module in pkgutil.iter_modules([folder]) if not module.name.startswith("_"))
-    for name, count in counts.items():
-        if count > 1:
-            raise PluginError(f"{kind} names must be unique, but there are {count} files {name}.py: rename yours")
-    return tuple(sorted(counts))
 
+    def __init__(
+        self,
+        kind: str,
+        package: str,
+        variable: str,
+        attribute: str,
+        check: Callable[[object, str], T],
+        error: type[Exception],
+        helpers: Collection[str] = (),
+    ) -> None:
+        self.kind, self.variable, self.attribute = kind, variable, attribute
+        self._package, self._check, self._error, self._helpers = sys.modules[package], check, error, helpers
+        folders = filter(None, os.environ.get(variable, "").split(os.pathsep))
+        self._package.__path__ = [*self._package.__path__, *folders]
 
-def import_plugin(name: str) -> ModuleType:
-    """Import a module by its full name."""
-    try:
-        return importlib.import_module(name)
-    except Exception as error:  # the file may contain anything
-        spec = importlib.util.find_spec(name)
-        file = spec.origin if spec and spec.origin else name
-        raise PluginError(f"cannot import {_where(error, file)}: {_reason(error)}") from error
+    def names(self) -> tuple[str, ...]:
+        """Return the names of the files, sorted."""
+        counts: Counter[str] = Counter()
+        for folder in self._package.__path__:
+            if not os.path.isdir(folder):
+                raise self._error(
+                    f"{self.variable} must name existing folders, got {folder}: correct the variable or unset it"
+                )
+            # Folder by folder: over several at once, pkgutil would hide the second of two files with the same name.
+            counts.update(module.name for module in pkgutil.iter_modules([folder]) if not module.name.startswith("_"))
+        for name, count in counts.items():
+            if count > 1:
+                raise self._error(
+                    f"{self.kind} names must be unique, but there are {count} files {name}.py: rename yours"
+                )
+        return tuple(sorted(set(counts) - set(self._helpers)))
+
+    def match(self, name: str) -> str | None:
+        """Return the name as its file spells it: case, ``-`` and ``_`` do not matter. None if there is no such file."""
+        return next((known for known in self.names() if plain(known) == plain(name)), None)
+
+    def get(self, name: str) -> T:
+        """Return what a file defines."""
+        value = getattr(self._import(name), self.attribute, None)
+        if value is None:
+            article = "an" if self.kind[0] in "aeiou" else "a"
+            raise self._error(
+                f"a file of {article} {self.kind} must define {self.attribute}, but {name}.py does not: add the line, "
+                f"or name a file of helpers _{name}.py"
+            )
+        return self._check(value, name)
+
+    def _import(self, name: str) -> ModuleType:
+        module = f"{self._package.__name__}.{name}"
+        try:
+            return importlib.import_module(module)
+        except Exception as error:  # the file may contain anything
+            spec = importlib.util.find_spec(module)
+            file = spec.origin if spec and spec.origin else name
+            raise self._error(f"cannot import {_where(error, file)}: {_reason(error)}; correct the file") from error
 
 
 def _where(error: Exception, file: str) -> str:

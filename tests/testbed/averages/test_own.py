@@ -145,8 +145,12 @@ def test_a_run_with_it_resumes_to_the_same_bits(tmp_path):
 @pytest.mark.parametrize(
     ("name", "code", "message"),
     [
-        ("own_missing", "", "must define AVERAGE, a subclass of swad.Rule, but own_missing.py does not; correct"),
-        ("own_function", "def AVERAGE(): ...", "a subclass of swad.Rule, but own_function.py does not"),
+        ("own_missing", "", "a file of an average must define AVERAGE, but own_missing.py does not: add the line"),
+        (
+            "own_function",
+            "def AVERAGE(): ...",
+            "AVERAGE must be a subclass of swad.Rule, got <function AVERAGE.* in own_function.py$",
+        ),
         ("own_broken", "\nimport no_such_package", r"own_broken.py, line 2: ModuleNotFoundError.*; correct the file"),
         (
             "own_needy",

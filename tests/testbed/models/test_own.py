@@ -40,7 +40,8 @@ def test_the_documented_network_has_features_and_frozen_norms(folder):
 @pytest.mark.parametrize(
     ("name", "code", "message"),
     [
-        ("own_missing", "", "must define NETWORK, a class or a function, but own_missing.py does not; correct"),
+        ("own_missing", "", "a file of a network must define NETWORK, but own_missing.py does not: add the line"),
+        ("own_number", "NETWORK = 3", "NETWORK must be a class or a function, got 3 in own_number.py"),
         ("own_broken", "\nimport no_such_package", r"own_broken.py, line 2: ModuleNotFoundError.*; correct the file"),
         ("own_signature", "def NETWORK(n): ...", r"by NETWORK\(num_classes=5, in_chans=3\), but it raises TypeError"),
         ("own_nothing", "def NETWORK(num_classes, in_chans): ...", "must return a torch.nn.Module, got NoneType"),

@@ -6,11 +6,5 @@ algorithm import `swad.testbed.algorithms.base` and `swad.testbed.algorithms.hyp
 (separated like PATH): their files become modules of this package.
 """
 
-import os
-
-# Processes started from here inherit the variable, and so find the same algorithms.
-__path__ = [*__path__, *filter(None, os.environ.get("SWAD_ALGORITHMS", "").split(os.pathsep))]
-
-
-class AlgorithmError(ValueError):
-    """There is no such algorithm, or the requested combination is not possible; the message says what to do."""
+# Imported here because it adds these folders to the package.
+from swad.testbed.algorithms.registry import AlgorithmError as AlgorithmError

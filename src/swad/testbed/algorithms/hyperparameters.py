@@ -24,6 +24,7 @@ import numpy as np
 
 from swad.testbed.data import benchmarks
 from swad.testbed.data.benchmark import Benchmark
+from swad.util.options import Bounds, has_type
 
 Seeding = Literal["2020", "present"]
 """How DomainBed seeds the draws of a search: in its version of October 2020, or since November 2020."""
@@ -142,10 +143,7 @@ def hyper(
         "range_2020": range_2020,
         "domainbed": domainbed,
         "help": help,
-        "low": low,
-        "high": high,
-        "above": above,
-        "below": below,
+        "bounds": Bounds(low, high, above, below),
         "options": options,
     }
     return field(default=default, metadata=metadata)
@@ -176,30 +174,26 @@ class Hyperparameters:
 
     def problems(self) -> list[str]:
         """Return what is wrong with the values, one sentence each."""
-        problems = []
-        for declared in dataclasses.fields(self):
-            name, value, limits = declared.name, getattr(self, declared.name), declared.metadata
-            integer = isinstance(declared.default, int)
-            if limits["options"]:
-                if value not in limits["options"]:
-                    problems.append(f"{name} must be {' or '.join(limits['options'])}, got {value!r}")
-            elif isinstance(value, bool) or not isinstance(value, int if integer else int | float):
-                problems.append(f"{name} must be {'an integer' if integer else 'a number'}, got {value!r}")
-            elif not math.isfinite(value):
-                problems.append(f"{name} must be a finite number, got {value!r}")
-            elif value < limits["low"]:
-                problems.append(f"{name} must be at least {limits['low']:g}, got {value!r}")
-            elif value > limits["high"]:
-                problems.append(f"{name} must be at most {limits['high']:g}, got {value!r}")
-            elif value <= limits["above"]:
-                problems.append(f"{name} must be above {limits['above']:g}, got {value!r}")
-            elif value >= limits["below"]:
-                problems.append(f"{name} must be below {limits['below']:g}, got {value!r}")
-        return problems
+        return [
+            f"{declared.name} must be {rule}, got {value!r}"
+            for declared in dataclasses.fields(self)
+            if (rule := _broken_rule(declared, value := getattr(self, declared.name)))
+        ]
 
     def problems_on_low_res(self) -> list[str]:
         """Return what is wrong with the values on low-resolution images, which are never augmented."""
         return []
+
+
+def _broken_rule(declared: dataclasses.Field[Any], value: Any) -> str:
+    """Return what a value of a hyperparameter must be and is not; "" if it is valid."""
+    options, bounds, integer = declared.metadata["options"], declared.metadata["bounds"], type(declared.default) is int
+    if options:
+        return "" if value in options else " or ".join(options)
+    if not has_type(value, int if integer else float):
+        not_finite = isinstance(value, float) and not integer
+        return "a finite number" if not_finite else "an integer" if integer else "a number"
+    return str(bounds.broken_by(value))
 
 
 def fill(cls: type[Hyperparameters], values: Mapping[str, Any]) -> Hyperparameters:

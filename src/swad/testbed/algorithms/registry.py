@@ -20,21 +20,23 @@ import inspect
 from functools import cache
 from typing import TYPE_CHECKING
 
-from swad.testbed import algorithms as package
-from swad.testbed.algorithms import AlgorithmError
-from swad.util.names import did_you_mean, plain
-from swad.util.plugins import PluginError, find_plugins, import_plugin
+from swad.util.names import did_you_mean
+from swad.util.plugins import Registry
 
 if TYPE_CHECKING:
     from swad.testbed.algorithms.base import Algorithm
 
 __all__ = ["AlgorithmError", "canonical_name", "get_algorithm", "list_algorithms"]
 
+
+class AlgorithmError(ValueError):
+    """There is no such algorithm, or the requested combination is not possible; the message says what to do."""
+
+
 SHARPNESS_AWARE = ("sam", "sagm")
 """The algorithms that can be combined with another."""
 OWN_ALGORITHM = "if it is your own, name its folder in SWAD_ALGORITHMS"
 """What to do if an algorithm is not found."""
-_NOT_ALGORITHMS = {"base", "hyperparameters", "recipe", "registry"}
 _OVERRIDABLE = (
     *("__init__", "loss", "draw_randomness", "make_optimizers", "update", "phase", "on_phase_start"),
     *("preparation_steps", "wrap_predictor", "eval_group_size", "estimate_statistics"),
@@ -43,11 +45,7 @@ _OVERRIDABLE = (
 
 def list_algorithms() -> tuple[str, ...]:
     """Return the names of all algorithms, sorted."""
-    try:
-        names = find_plugins(package.__path__, "SWAD_ALGORITHMS", "algorithm")
-    except PluginError as error:
-        raise AlgorithmError(str(error)) from None
-    return tuple(name for name in names if name not in _NOT_ALGORITHMS)
+    return FILES.names()
 
 
 def get_algorithm(name: str) -> type[Algorithm]:
@@ -58,16 +56,7 @@ def get_algorithm(name: str) -> type[Algorithm]:
 @cache
 def _load(name: str) -> type[Algorithm]:
     module, plus, step = name.partition("+")
-    try:
-        algorithm = getattr(import_plugin(f"{package.__name__}.{module}"), "ALGORITHM", None)
-    except PluginError as error:
-        raise AlgorithmError(f"{error}; correct the file") from error
-    if algorithm is None:
-        raise AlgorithmError(
-            f"a file of an algorithm must define ALGORITHM, but {module}.py does not: add the line, or name a file of "
-            f"helpers _{module}.py"
-        )
-    cls = _checked(algorithm, module)
+    cls = FILES.get(module)
     if not plus:
         return cls
     # Imported here because it needs torch, which looking up names does not.
@@ -141,6 +130,17 @@ def _check_hyperparameters(algorithm: type[Algorithm], module: str) -> None:
             raise AlgorithmError(f"own_recipe in {module}.py: {error}") from None
 
 
+FILES = Registry(
+    "algorithm",
+    "swad.testbed.algorithms",
+    "SWAD_ALGORITHMS",
+    "ALGORITHM",
+    _checked,
+    AlgorithmError,
+    helpers=("base", "hyperparameters", "recipe", "registry"),
+)
+
+
 def canonical_name(name: str) -> str:
     """Return an algorithm's name as its file spells it, with ``+sam`` or ``+sagm`` at the end."""
     parts = [_match(part, name) for part in name.split("+")]
@@ -154,10 +154,9 @@ def canonical_name(name: str) -> str:
 
 
 def _match(part: str, name: str) -> str:
-    known = list_algorithms()
-    for algorithm in known:
-        if plain(algorithm) == plain(part):
-            return algorithm
+    if algorithm := FILES.match(part):
+        return algorithm
+    known = FILES.names()
     if hint := did_you_mean(part, known):
         raise AlgorithmError(f"there is no algorithm {name!r}: {hint}")
     raise AlgorithmError(

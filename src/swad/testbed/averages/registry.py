@@ -37,7 +37,6 @@ import functools
 import inspect
 import math
 import re
-import typing
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -46,9 +45,11 @@ from swad.averaging.decay import Decay
 from swad.averaging.rule import Rule
 from swad.averaging.valley import LossValley
 from swad.averaging.window import Window
-from swad.testbed.averages import own as files
+from swad.testbed.averages.own import FILES
+from swad.testbed.averages.own import AverageError as AverageError
 from swad.util.names import did_you_mean
-from swad.util.plugins import PluginError
+from swad.util.options import parse as parse_value
+from swad.util.options import text_options
 
 if TYPE_CHECKING:
     from torch import nn
@@ -57,10 +58,6 @@ if TYPE_CHECKING:
 
 RESERVED = frozenset({"best", "last"})
 """Labels of the live weights of a run."""
-
-
-class AverageError(ValueError):
-    """An average that cannot be built; the message is one line that says what to do."""
 
 
 @dataclass(frozen=True)
@@ -128,17 +125,7 @@ class _Entry(NamedTuple):
     @property
     def options(self) -> dict[str, type]:
         """The options that a user may set, each with its type."""
-        parameters = inspect.signature(self.rule, eval_str=True).parameters.values()
-        kinds = {parameter.name: _kind(parameter) for parameter in parameters if parameter.name not in self.fixed}
-        return {name: kind for name, kind in kinds.items() if kind is not None} | COMMON
-
-
-def _kind(parameter: inspect.Parameter) -> type | None:
-    """Return the type of an option, by its annotation or its default; None if text cannot set it."""
-    declared = parameter.annotation if parameter.annotation is not parameter.empty else type(parameter.default)
-    members = typing.get_args(declared) or (declared,)  # of a union or a Literal
-    kinds = (member if isinstance(member, type) else type(member) for member in members)
-    return next((kind for kind in kinds if kind in (bool, int, float, str)), None)
+        return {name: kind for name, kind in text_options(self.rule).items() if name not in self.fixed} | COMMON
 
 
 def _valley(plan: Plan) -> Options:
@@ -177,10 +164,7 @@ _ENTRIES = {
 
 def names() -> tuple[str, ...]:
     """Return the names of all averages, your own last."""
-    try:
-        mine = files.names()
-    except PluginError as error:
-        raise AverageError(str(error)) from None
+    mine = FILES.names()
     if taken := [name for name in mine if name in _ENTRIES or name in RESERVED]:
         raise AverageError(f"average names must be unique, but {taken[0]!r} exists already: rename {taken[0]}.py")
     return (*_ENTRIES, *mine)
@@ -194,10 +178,7 @@ def _entry(name: str) -> _Entry:
     if name not in known:
         hint = did_you_mean(name, known) or "name the folder of your own averages in SWAD_AVERAGES"
         raise AverageError(f"there is no average {name!r}, only {', '.join(known)}: {hint}")
-    try:
-        return _own_entry(name, files.get(name))
-    except PluginError as error:
-        raise AverageError(f"{error}; correct the file") from error
+    return _own_entry(name, FILES.get(name))
 
 
 def _own_entry(name: str, cls: type[Rule]) -> _Entry:
@@ -256,7 +237,10 @@ def parse(text: str) -> Spec:
         if option == "as" and value:
             label = value
         elif equals and option in allowed:
-            options[option] = _value(name, option, value, allowed[option])
+            try:
+                options[option] = parse_value(value, allowed[option])
+            except ValueError as rule:
+                raise AverageError(f"{name}: {option} must be {rule}, got {value!r}") from None
         else:
             raise AverageError(
                 f"{name} takes {', '.join([*allowed, 'as'])}, as name=value after the colon; got {item!r}"
@@ -279,24 +263,29 @@ def parse_all(texts: Iterable[str]) -> tuple[Spec, ...]:
     return specs
 
 
+def make_rule(spec: Spec, plan: Plan) -> Rule:
+    """Build the rule of an average: which updates it averages."""
+    entry = _entry(spec.name)
+    own = {name: value for name, value in spec.options.items() if name not in COMMON}
+    rule = entry.rule(**entry.defaults(plan) | entry.fixed | own)
+    start = min((span.first for span in rule.needed()), default=1) - 1
+    if start >= plan.last:
+        raise ValueError(
+            f"the average starts after update {start}, but this run ends at update {plan.last}: "
+            f"train longer, or start earlier with {spec.name}:start={plan.last // 50}"
+        )
+    return rule
+
+
 def make(specs: Iterable[Spec], model: nn.Module, plan: Plan) -> dict[str, Average]:
     """Build the averages for a model, by label."""
     from swad.averaging.average import Average
 
     averages = {}
     for spec in specs:
-        entry = _entry(spec.name)
+        common = {name: value for name, value in spec.options.items() if name in COMMON}
         try:
-            own = {name: value for name, value in spec.options.items() if name not in COMMON}
-            rule = entry.rule(**entry.defaults(plan) | entry.fixed | own)
-            common = {name: value for name, value in spec.options.items() if name in COMMON}
-            averages[spec.label] = Average(model, rule, **common)
-            start = min((span.first for span in rule.needed()), default=1) - 1
-            if start >= plan.last:
-                raise ValueError(
-                    f"the average starts after update {start}, but this run ends at update {plan.last}: "
-                    f"train longer, or start earlier with {spec.name}:start={plan.last // 50}"
-                )
+            averages[spec.label] = Average(model, make_rule(spec, plan), **common)
         except ValueError as error:
             raise AverageError(f"average {spec.label}: {error}") from None
     return averages
@@ -320,19 +309,3 @@ def problems(texts: Iterable[str], plan: Plan | None) -> list[str]:
         except AverageError as error:
             errors.append(str(error))
     return list(dict.fromkeys(errors))
-
-
-def _value(average: str, name: str, text: str, wanted: type) -> Any:
-    if wanted is str:
-        return text
-    if wanted is bool and text.lower() in ("true", "false"):
-        return text.lower() == "true"
-    try:
-        if wanted is int:
-            return int(text)
-        if wanted is float and not math.isnan(value := float(text)):
-            return value
-    except ValueError:
-        pass
-    rule = {int: "a whole number", float: "a number", bool: "true or false"}[wanted]
-    raise AverageError(f"{average}: {name} must be {rule}, got {text!r}")

@@ -4,6 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
+from typing import Any
+
+from swad.util.options import Bounds, has_type
+
+
+def _share(default: float, minimum: float = 0, maximum: float = 1) -> Any:
+    return dataclasses.field(default=default, metadata={"bounds": Bounds(minimum, maximum)})
 
 
 @dataclass(frozen=True)
@@ -17,10 +24,10 @@ class Augmentation:
         grayscale: Probability of a gray image.
     """
 
-    crop: float = 0.7
-    flip: float = 0.5
-    jitter: float = 0.3
-    grayscale: float = 0.1
+    crop: float = _share(0.7, minimum=0.01)
+    flip: float = _share(0.5)
+    jitter: float = _share(0.3, maximum=0.5)
+    grayscale: float = _share(0.1)
 
     def problems(self) -> list[str]:
         """Return what is wrong with the values, one sentence each.
@@ -29,8 +36,8 @@ class Augmentation:
         ['jitter of the augmentation must be from 0 to 0.5, got 0.6']
         """
         problems = []
-        for name, value in dataclasses.asdict(self).items():
-            low, high = (0.01, 1) if name == "crop" else (0, 0.5 if name == "jitter" else 1)
-            if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
-                problems.append(f"{name} of the augmentation must be from {low:g} to {high:g}, got {value!r}")
+        for declared in dataclasses.fields(self):
+            value, bounds = getattr(self, declared.name), declared.metadata["bounds"]
+            if not has_type(value, float) or bounds.broken_by(value):
+                problems.append(f"{declared.name} of the augmentation must be {bounds}, got {value!r}")
         return problems

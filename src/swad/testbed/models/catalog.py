@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from swad.testbed.models import own
+from swad.testbed.models.own import FILES
 from swad.testbed.models.weight_files import NetworkError
 from swad.util.images import InputConfig
 from swad.util.names import did_you_mean
-from swad.util.plugins import PluginError
 
 DEFAULT = "resnet50.tv_in1k"
 SMALL = "small"
@@ -38,11 +37,8 @@ def input_config(name: str) -> InputConfig:
 
 def is_own(name: str) -> bool:
     """Whether a network is your own: a file in a folder that SWAD_NETWORKS names."""
-    try:
-        if name not in own.names():
-            return False
-    except PluginError as error:
-        raise NetworkError(str(error)) from error
+    if name not in FILES.names():
+        return False
     if name == SMALL or import_timm().is_model(name):
         raise NetworkError(f"network names must be unique, but {name!r} exists already: rename your {name}.py")
     return True
@@ -63,7 +59,7 @@ def require_known(name: str) -> None:
     timm = import_timm()
     if ":" in name or is_own(name) or timm.is_model(name):
         return
-    known = [*timm.list_models(), *own.names(), SMALL]
+    known = [*timm.list_models(), *FILES.names(), SMALL]
     hint = did_you_mean(name.split(".")[0], known) or "timm.list_models() lists timm's."
     raise NetworkError(
         f"timm has no network {name!r}: {hint} For your own, name the folder of its file in SWAD_NETWORKS"

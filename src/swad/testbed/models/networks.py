@@ -21,16 +21,15 @@ import torch
 from torch import Tensor, nn
 
 from swad.tensors.batch_norms import batch_norms
-from swad.testbed.models import own
 from swad.testbed.models.catalog import DEFAULT as DEFAULT
 from swad.testbed.models.catalog import SMALL as SMALL
 from swad.testbed.models.catalog import has_pretrained, input_config, is_own, takes_image_size
 from swad.testbed.models.hub import create
+from swad.testbed.models.own import FILES
 from swad.testbed.models.small_cnn import SmallNet
 from swad.testbed.models.weight_files import NetworkError as NetworkError
 from swad.testbed.models.weight_files import head_prefixes, load_weights, read_safetensors
 from swad.util.names import listed, one_line
-from swad.util.plugins import PluginError
 
 _OTHER_SCORES = "_scores_are_not_of_the_head"
 
@@ -246,10 +245,9 @@ def _timm(
 
 
 def _own(name: str, n_classes: int, channels: int) -> nn.Module:
+    network = FILES.get(name)
     try:
-        model = own.get(name)(num_classes=n_classes, in_chans=channels)
-    except PluginError as error:
-        raise NetworkError(f"{error}; correct the file") from error
+        model = network(num_classes=n_classes, in_chans=channels)
     except Exception as error:  # the file may contain anything
         raise NetworkError(
             f"{name}.py must build a network by NETWORK(num_classes={n_classes}, in_chans={channels}), but it raises "

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -14,7 +15,8 @@ from swad.testbed.algorithms.registry import AlgorithmError, get_algorithm, list
 from swad.testbed.averages import registry
 from swad.testbed.data import benchmarks
 from swad.testbed.data.benchmark import Benchmark
-from swad.testbed.models.catalog import LARGEST, SMALL, SMALLEST
+from swad.testbed.models.catalog import LARGEST, SMALL, SMALLEST, input_config
+from swad.testbed.models.weight_files import NetworkError
 from swad.testbed.results.trackers.base import name_problems
 from swad.testbed.training import recipe
 from swad.testbed.training.config import SETTINGS, ConfigError, RunConfig
@@ -44,7 +46,7 @@ def find_problems(config: RunConfig) -> list[str]:
         benchmark = None
     if benchmark is not None:
         problems += _target_problems(config, benchmark) + _dataset_problems(config, benchmark)
-    problems += _algorithm_problems(config, benchmark)
+    problems += _algorithm_problems(config, benchmark) + network_problems(config.model.network)
     if benchmark is not None and recipe_of(config) == recipe.IMAGENET:
         problems += _recipe_problems(config)
     else:
@@ -118,14 +120,10 @@ def source_problems(config: RunConfig, sources: Sequence[str]) -> list[str]:
 
 
 def _dataset_problems(config: RunConfig, benchmark: Benchmark) -> list[str]:
-    problems = []
-    if unknown := sorted(set(config.data.dataset_options) - set(benchmark.options)):
-        options = ", ".join(sorted(benchmark.options)) or "none"
-        listed = ", ".join(unknown)
-        problems.append(f"dataset {benchmark.name} takes the options {options}, got {listed!r}")
-    if benchmark.layout != "embedded" and config.data.data_dir is None:
-        problems.append(f"dataset {benchmark.name} needs its directory: set data_dir (--data)")
     data, spec = config.data, benchmark.image_spec
+    problems = list(filter(None, [benchmarks.option_problem(benchmark, data.dataset_options)]))
+    if data.data_dir is None and (missing := benchmarks.missing(benchmark, None)):
+        problems.append(missing)
     if spec.low_res and data.image_size not in (None, spec.size):
         problems.append(
             f"images of {benchmark.name} keep their size of {spec.size} pixels: leave out image_size={data.image_size}"
@@ -158,17 +156,26 @@ def _algorithm_problems(config: RunConfig, benchmark: Benchmark | None) -> list[
     if config.training.recipe == "own" and algorithm_class.own_recipe is None:
         others = ", ".join(filter(_has_own_recipe, list_algorithms()))
         return [f"{name} has no recipe of its own: leave out --recipe{others and f', or use one of {others}'}"]
-    if unknown := unknown_hyperparameters(name, config.training.hyperparameters):
+    problems = hyperparameter_problems(name, config.training.hyperparameters, benchmark, config.training.recipe)
+    if config.data.batches == "pooled" and algorithm_class.groups_by_domain:
+        problems.append(f"{name} needs images of every domain in a step, got pooled batches: use balanced ones")
+    return problems
+
+
+def hyperparameter_problems(
+    algorithm: str, values: Mapping[str, Any], benchmark: Benchmark | None, recipe: str | None
+) -> list[str]:
+    """List what is wrong with the hyperparameters that a run of an algorithm on a dataset sets."""
+    if unknown := unknown_hyperparameters(algorithm, values):
         return unknown
-    defaults = default_hyperparameters(benchmark.name, name, config.training.recipe) if benchmark else {}
-    filled = fill(algorithm_class.Hyperparameters, {**defaults, **config.training.hyperparameters})
+    algorithm_class = get_algorithm(algorithm)
+    defaults = default_hyperparameters(benchmark.name, algorithm, recipe) if benchmark else {}
+    filled = fill(algorithm_class.Hyperparameters, {**defaults, **values})
     low_res = benchmark is not None and benchmark.image_spec.low_res
     problems = filled.problems() or (filled.problems_on_low_res() if low_res else [])
     if not problems and filled.batch_size < algorithm_class.min_per_domain:
         least = algorithm_class.min_per_domain
-        problems.append(f"{name} needs a batch_size of {least} or more, got {filled.batch_size}")
-    if config.data.batches == "pooled" and algorithm_class.groups_by_domain:
-        problems.append(f"{name} needs images of every domain in a step, got pooled batches: use balanced ones")
+        problems.append(f"{algorithm} needs a batch_size of {least} or more, got {filled.batch_size}")
     return problems
 
 
@@ -187,6 +194,17 @@ def unknown_hyperparameters(algorithm: str, names: Iterable[str]) -> list[str]:
             hint = did_you_mean(name, known)
             problems.append(f"{algorithm} has no hyperparameter {name}, only {', '.join(known)}{hint and ': '}{hint}")
     return problems
+
+
+def network_problems(name: object) -> list[str]:
+    """Say that there is no network of this name, or that it takes no square images; the names of a hub are its own."""
+    if not isinstance(name, str) or name == SMALL or ":" in name:
+        return []
+    try:
+        input_config(name)
+    except NetworkError as error:
+        return [str(error)]
+    return []
 
 
 def schedule_problems(config: RunConfig, benchmark: Benchmark | None) -> list[str]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -81,7 +81,8 @@ class RunConfig:
         """
         if not isinstance(output, str | os.PathLike):
             raise ConfigError([f"output must be a path, got {output!r}"])
-        _require_known(options)
+        if unknown := [unknown_setting(name) for name in options if name not in SETTINGS]:
+            raise ConfigError(unknown)
         required = [name for name, known in SETTINGS.items() if known.required and name not in options]
         if required:
             raise ConfigError([f"{name} is required: {SETTINGS[name].help}" for name in required])
@@ -291,14 +292,10 @@ _REMOVED = ("tensorboard", "strategy")
 """Settings of earlier versions that changed no result, so that runs with them can still be read."""
 
 
-def _require_known(options: Mapping[str, Any]) -> None:
-    problems = []
-    for name in options:
-        if name not in SETTINGS:
-            hint = did_you_mean(name, SETTINGS) or f"the settings are {', '.join(SETTINGS)}"
-            problems.append(f"there is no setting {name!r}: {hint}")
-    if problems:
-        raise ConfigError(problems)
+def unknown_setting(name: str, known: Iterable[str] = SETTINGS, hint: str = "") -> str:
+    """Say that there is no setting of this name, with a hint or the known one that was probably meant."""
+    hint = hint or did_you_mean(name, known) or f"the settings are {', '.join(known)}"
+    return f"there is no setting {name!r}: {hint}"
 
 
 def _plain(value: Any) -> Any:

@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from swad.util.names import choice_problem
+from swad.util.options import Bounds
+from swad.util.options import parse as parse_value
 
 if TYPE_CHECKING:
     import torch
@@ -30,6 +32,7 @@ SCHEDULES: Mapping[str, Mapping[str, float]] = {
     "decay": {},
 }
 """The options of every schedule, with their defaults."""
+_SHARE = Bounds(0, 1)
 
 LOWEST = 1 / 20
 """The lowest learning rate of a cycle, as a share of the highest."""
@@ -54,11 +57,11 @@ def parse(text: str) -> tuple[str, dict[str, float]]:
             known = ", ".join(options) or "no options"
             raise ValueError(f"the lr_schedule {name} takes {known}, got {option!r}")
         try:
-            options[option] = float(value)
-        except ValueError:
-            raise ValueError(f"{option} of the lr_schedule {name} must be a number, got {value!r}") from None
-        if not 0 <= options[option] <= 1:
-            raise ValueError(f"{option} of the lr_schedule {name} must be from 0 to 1, got {value}")
+            options[option] = parse_value(value, float)
+        except ValueError as rule:
+            raise ValueError(f"{option} of the lr_schedule {name} must be {rule}, got {value!r}") from None
+        if _SHARE.broken_by(options[option]):
+            raise ValueError(f"{option} of the lr_schedule {name} must be {_SHARE}, got {value}")
     return name, options
 
 

@@ -8,18 +8,16 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-import math
-import operator
-import os
 import re
 import textwrap
 import types
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
 
 from swad.testbed.results.records import MAX_COUNT
+from swad.util.options import Bounds, describe, has_type
 
 Role = Literal["identity", "hyperparameter", "protocol", "machine", "output"]
 """The purpose of a field.
@@ -37,11 +35,9 @@ def setting(
     *,
     role: Role,
     help: str,
-    minimum: int | None = None,
-    above: int | None = None,
-    below: int | None = None,
     factory: Any = MISSING,
     free_on_resume: bool | None = None,
+    **bounds: float,
 ) -> Any:
     """Declare a field of a section.
 
@@ -49,14 +45,12 @@ def setting(
         default: The default; without one the field is required.
         role: The purpose of the field.
         help: One or two sentences, shown by `swad train --help` and in the reference.
-        minimum: The smallest number allowed.
-        above: Numbers must be above this one.
-        below: Numbers must be below this one.
         factory: Makes the default, where it is mutable.
         free_on_resume: Whether a resumed run may change it. By default `machine` and `output` fields may change.
+        bounds: Those of a number: minimum, maximum, above and below, as in `swad.util.options.Bounds`.
     """
     free = role in ("machine", "output") if free_on_resume is None else free_on_resume
-    metadata = {"role": role, "help": help, "free_on_resume": free, "minimum": minimum, "above": above, "below": below}
+    metadata = {"role": role, "help": help, "free_on_resume": free, "bounds": Bounds(**bounds)}
     return dataclasses.field(default=default, default_factory=factory, metadata=metadata)
 
 
@@ -72,9 +66,7 @@ class Setting:
     role: Role
     help: str
     free_on_resume: bool
-    minimum: int | None = None
-    above: int | None = None
-    below: int | None = None
+    bounds: Bounds = dataclasses.field(default_factory=Bounds)
 
     @property
     def doc(self) -> str:
@@ -114,52 +106,13 @@ class Setting:
         """Say how a value violates the declared type, choices or bounds; None if it does not."""
         if value is None and self.optional:
             return None
-        bounds = (
-            ("of at least", self.minimum, operator.ge),
-            ("above", self.above, operator.gt),
-            ("below", self.below, operator.lt),
-        )
-        limits = [(words, bound, within) for words, bound, within in bounds if bound is not None]
-        has_type = any(_has_type(value, kind) for kind in self.types)
-        if has_type and all(within(value, bound) for _, bound, within in limits):
+        if any(has_type(value, kind) for kind in self.types) and not self.bounds.broken_by(value):
             too_large = type(value) is int and value >= MAX_COUNT  # results could not be read
             return f"{self.name} must be below {MAX_COUNT}, got {value!r}" if too_large else None
-        rule = f"one of {', '.join(self.choices)}" if self.choices else " or ".join(map(_describe, self.types))
-        limited = " and ".join(f"{words} {bound}" for words, bound, _ in limits)
-        return f"{self.name} must be {rule}{limited and ' '}{limited}, got {value!r}"
-
-
-_WORDS = {
-    bool: "True or False",
-    int: "a whole number",
-    float: "a number",
-    str: "a text",
-    Path: "a path",
-    Mapping: "a dictionary",
-}
-
-
-def _describe(kind: Any) -> str:
-    if get_origin(kind) is tuple:
-        return f"a list, each {_WORDS[get_args(kind)[0]]}"
-    return _WORDS[get_origin(kind) or kind]
-
-
-def _has_type(value: Any, kind: Any) -> bool:
-    """Whether a value has a declared type, or can be converted to it when a section is built."""
-    origin, arguments = get_origin(kind) or kind, get_args(kind)
-    if origin is Literal:
-        return value in arguments
-    if origin is tuple:
-        element = arguments[0]
-        if isinstance(value, str):  # such as "swad,ema"
-            return element is str
-        return isinstance(value, Collection) and all(_has_type(item, element) for item in value)
-    if origin is float:
-        return type(value) is int or (isinstance(value, float) and math.isfinite(value))
-    if origin is int:
-        return type(value) is int
-    return isinstance(value, str | os.PathLike if origin is Path else origin)
+        rule = f"one of {', '.join(self.choices)}" if self.choices else " or ".join(map(describe, self.types))
+        bounds = str(self.bounds)
+        of = "of " if bounds.startswith("at") else ""
+        return f"{self.name} must be {rule}{bounds and f' {of}{bounds}'}, got {value!r}"
 
 
 def add_args(documented: Any, entries: Iterable[str]) -> None:

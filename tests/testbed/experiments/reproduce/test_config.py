@@ -2,6 +2,7 @@ from pathlib import Path
 
 import pytest
 
+from swad.testbed.data import mnist
 from swad.testbed.experiments.reproduce.config import find_datasets, make_config
 from swad.testbed.training.config import ConfigError
 
@@ -37,6 +38,8 @@ def test_own_values_win_over_those_of_the_scale():
 
 def test_the_target_of_the_smoke_scale_is_for_the_digits_alone(tmp_path):
     assert make_config(scale="smoke", targets=()).targets == ("board",)
+    for name in mnist.FILES:
+        (tmp_path / name).touch()
     assert make_config(scale="smoke", datasets=["RotatedMNIST"], data=tmp_path, targets=()).targets == ()
     own = make_config(scale="smoke", datasets=["RotatedMNIST"], data=tmp_path, targets=("15",))
     assert own.targets == ("15",)
@@ -53,3 +56,28 @@ def test_all_problems_are_listed_together():
     assert len(caught.value.problems) == 5
     for text in ("did you mean 'small'?", "did you mean 'paper'?", "'packs'", "PACS needs its directory", "best or"):
         assert text in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"steps": 0}, "steps must be a whole number of at least 1, got 0"),
+        ({"steps": 5}, "evaluate_every must not exceed the 5 steps, got 10"),
+        ({"weights": "nowhere"}, "weights must be pretrained, random or an existing file, got 'nowhere'"),
+        ({"device": "tpu"}, "device must be auto, cpu, cuda or cuda:NUMBER, got 'tpu'"),
+        ({"targets": ("papr",)}, "there is no domain 'papr': did you mean 'paper'?"),
+    ],
+)
+def test_settings_of_the_runs_are_checked_as_those_of_a_sweep(options, problem):
+    with pytest.raises(ConfigError) as caught:
+        make_config(scale="small", **options)
+    assert caught.value.problems == (problem,)
+
+
+def test_a_dataset_of_the_paper_must_be_complete(tmp_path):
+    _domains(tmp_path / "VLCS", "Caltech101", "LabelMe", "SUN09")
+    with pytest.raises(ConfigError) as caught:
+        make_config(datasets=["VLCS", "PACS"], data=tmp_path)
+    no_pacs, no_vlcs = caught.value.problems
+    assert no_pacs.startswith("no domain of PACS ")
+    assert no_vlcs == f"dataset VLCS is not in {tmp_path}: `swad datasets download VLCS`"

@@ -65,7 +65,11 @@ def test_valid_specs_have_no_problems():
             {"options": {"hyperparameters": {"lr": 1}}, "protocol": "grid", "grid": {"lr": (1, 2)}},
             "lr cannot be both fixed and searched",
         ),
-        ({"options": {"hyperparameters": 5}}, "hyperparameters must be a table of values by name, got 5"),
+        (
+            {"algorithms": ("coral",), "protocol": "grid", "grid": {"batch_size": (1, 8)}},
+            "coral needs a batch_size of 2 or more, got 1",
+        ),
+        ({"options": {"hyperparameters": 5}}, "hyperparameters must be a dictionary, got 5"),
         ({"options": {"strategy": "fsdp"}}, "there is no setting 'strategy': leave it out, as the processes of a run"),
         ({"options": {"set": {"lr": 0.1}}}, "there is no setting 'set': write hyperparameters = { lr = 3e-5 }"),
         ({"options": {"allow_count_mismatch": True}}, "write check_counts = false"),
@@ -86,8 +90,9 @@ def test_a_misspelled_network_is_reported_before_it_fails_every_run(monkeypatch)
     def input_config(name):  # the real one imports timm
         raise NetworkError(f"timm has no network {name!r}")
 
-    monkeypatch.setattr("swad.testbed.experiments.sweep.checks.input_config", input_config)
+    monkeypatch.setattr("swad.testbed.training.checks.input_config", input_config)
     assert find_problems(SweepSpec(options={"network": "resnt50"})) == ["timm has no network 'resnt50'"]
+    assert len(find_problems(SweepSpec(draws=5, options={"network": "resnt50"}))) == 2
     for valid in ("small", "hf-hub:timm/resnet18.a1_in1k"):
         assert find_problems(SweepSpec(options={"network": valid})) == []
 
@@ -104,7 +109,7 @@ def test_all_problems_are_listed_at_once():
     assert len(find_problems(spec)) == 7
     with pytest.raises(ConfigError) as error:
         require_valid(spec)
-    assert len(error.value.problems) == 7
+    assert len(error.value.problems) == 8, "and PACS needs its directory"
 
 
 def test_a_misspelled_name_hides_no_problem_of_the_other_runs():

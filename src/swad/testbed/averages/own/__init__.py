@@ -7,23 +7,18 @@ training (`swad.testbed.averages.registry.Plan`).
 
 from __future__ import annotations
 
-import os
-
 from swad.averaging.rule import Rule
-from swad.util.plugins import PluginError, find_plugins, import_plugin
-
-# Processes started from here inherit the variable, and so find the same averages.
-__path__ = [*filter(None, os.environ.get("SWAD_AVERAGES", "").split(os.pathsep))]
+from swad.util.plugins import Registry
 
 
-def names() -> tuple[str, ...]:
-    """Return the names of your averages, sorted."""
-    return find_plugins(__path__, "SWAD_AVERAGES", "average")
+class AverageError(ValueError):
+    """An average that cannot be built; the message is one line that says what to do."""
 
 
-def get(name: str) -> type[Rule]:
-    """Return the class of a file."""
-    rule = getattr(import_plugin(f"{__name__}.{name}"), "AVERAGE", None)
-    if not (isinstance(rule, type) and issubclass(rule, Rule)):
-        raise PluginError(f"a file of an average must define AVERAGE, a subclass of swad.Rule, but {name}.py does not")
-    return rule
+def _check(rule: object, name: str) -> type[Rule]:
+    if isinstance(rule, type) and issubclass(rule, Rule):
+        return rule
+    raise AverageError(f"AVERAGE must be a subclass of swad.Rule, got {rule!r} in {name}.py")
+
+
+FILES = Registry("average", __name__, "SWAD_AVERAGES", "AVERAGE", _check, AverageError)

@@ -10,51 +10,21 @@ separated like PATH), that says ``BENCHMARK = Benchmark(...)``. Only the request
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
+from swad.testbed.data import mnist
 from swad.testbed.data.benchmark import Benchmark, Options
 from swad.testbed.data.domains import ArrayDomain, Dataset, Domain, FileDomain, ImageSpec
-from swad.testbed.data.image_folder import read_image_folder
+from swad.testbed.data.image_folder import locate, read_image_folder
 from swad.util.images import DataError
 from swad.util.names import did_you_mean, plain
-from swad.util.plugins import PluginError, find_plugins, import_plugin
+from swad.util.plugins import Registry
 
-__all__ = ["get", "load", "names", "read"]
-
-# Processes started from here inherit the variable, and so find the same datasets.
-__path__ = [*__path__, *filter(None, os.environ.get("SWAD_DATASETS", "").split(os.pathsep))]
+__all__ = ["get", "load", "missing", "names", "option_problem", "read"]
 
 
-def names() -> tuple[str, ...]:
-    """Return the names of all datasets, sorted."""
-    try:
-        return find_plugins(__path__, "SWAD_DATASETS", "dataset")
-    except PluginError as error:
-        raise DataError(str(error)) from None
-
-
-def get(name: str) -> Benchmark:
-    """Return the facts about a dataset; case, ``_``, ``-`` and spaces in `name` do not matter."""
-    known = names()
-    for module in known:
-        if plain(module) == plain(name):
-            return _import(module)
-    if Path(name).is_dir():
-        raise DataError(f"there is no dataset {name!r}; for your own images use folder --data {name}")
-    if hint := did_you_mean(name, known):
-        raise DataError(f"there is no dataset {name!r}: {hint}")
-    raise DataError(f"there is no dataset {name!r}; choose one of {', '.join(known)}")
-
-
-def _import(module: str) -> Benchmark:
-    try:
-        benchmark = getattr(import_plugin(f"{__name__}.{module}"), "BENCHMARK", None)
-    except PluginError as error:
-        raise DataError(f"{error}; correct the file") from error
-    if benchmark is None:
-        raise DataError(f"a file of a dataset must define BENCHMARK, but {module}.py does not: add the line")
+def _check(benchmark: object, module: str) -> Benchmark:
     if not isinstance(benchmark, Benchmark):
         raise DataError(f"BENCHMARK must be a swad.testbed.data.benchmark.Benchmark, got {benchmark!r} in {module}.py")
     if plain(benchmark.name) != plain(module):  # runs store the name and find the dataset by it
@@ -62,6 +32,52 @@ def _import(module: str) -> Benchmark:
             f"a dataset must be named like its file, got {benchmark.name!r} in {module}.py: rename one of them"
         )
     return benchmark
+
+
+FILES = Registry("dataset", __name__, "SWAD_DATASETS", "BENCHMARK", _check, DataError)
+
+
+def names() -> tuple[str, ...]:
+    """Return the names of all datasets, sorted."""
+    return FILES.names()
+
+
+def get(name: str) -> Benchmark:
+    """Return the facts about a dataset; case, ``_``, ``-`` and spaces in `name` do not matter."""
+    if module := FILES.match(name):
+        return FILES.get(module)
+    if Path(name).is_dir():
+        raise DataError(f"there is no dataset {name!r}; for your own images use folder --data {name}")
+    known = names()
+    if hint := did_you_mean(name, known):
+        raise DataError(f"there is no dataset {name!r}: {hint}")
+    raise DataError(f"there is no dataset {name!r}; choose one of {', '.join(known)}")
+
+
+def option_problem(benchmark: Benchmark, options: Options) -> str:
+    """Say which of the options a dataset does not have; "" if it has all."""
+    unknown = sorted(set(options) - set(benchmark.options))
+    known = ", ".join(sorted(benchmark.options)) or "none"
+    return f"dataset {benchmark.name} has the options: {known}; got {', '.join(unknown)}" if unknown else ""
+
+
+def missing(benchmark: Benchmark, root: Path | None) -> str:
+    """Say that the files of a dataset are not in a directory, and what to do; "" if they are."""
+    if benchmark.layout == "embedded":
+        return ""
+    if root is None:
+        return f"dataset {benchmark.name} needs its directory: give it, or the one above it (--data, data_dir)"
+    if benchmark.layout == "folders":
+        try:
+            locate(benchmark, root)
+        except DataError as error:
+            return str(error)
+    elif mnist.find(root) is None:
+        return (
+            f"{benchmark.name} needs the four idx files of MNIST, which are not in {root}: "
+            f"run `swad datasets download {benchmark.name}`, or give the folder that contains them"
+        )
+    return ""
 
 
 def load(name: str, root: Path | str | None = None, *, check_counts: bool = True, **options: Any) -> Dataset:
@@ -74,10 +90,8 @@ def load(name: str, root: Path | str | None = None, *, check_counts: bool = True
         options: Options of the dataset, as its file names them.
     """
     benchmark = get(name)
-    unknown = sorted(set(options) - set(benchmark.options))
-    if unknown:
-        known = ", ".join(sorted(benchmark.options)) or "none"
-        raise DataError(f"dataset {benchmark.name} has the options: {known}; got {', '.join(unknown)}")
+    if problem := option_problem(benchmark, options):
+        raise DataError(problem)
     return read(benchmark, None if root is None else Path(root), check_counts, {**benchmark.options, **options})
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from types import FrameType
@@ -22,6 +22,11 @@ from typing import Literal, Self
 
 from swad.testbed.training.config import RunConfig
 from swad.util.signals import handle_signals
+
+
+def count_problems(counts: Mapping[str, int | None]) -> list[str]:
+    """Say which counts are below 1, one sentence each; None is the launcher's default."""
+    return [f"{name} must be 1 or more, got {n}" for name, n in counts.items() if n is not None and n < 1]
 
 
 class LauncherError(RuntimeError):

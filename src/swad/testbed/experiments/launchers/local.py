@@ -17,7 +17,7 @@ from multiprocessing import connection
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from swad.testbed.experiments.launchers.base import Launcher, LauncherError, Outcome, Task
+from swad.testbed.experiments.launchers.base import Launcher, LauncherError, Outcome, Task, count_problems
 from swad.testbed.experiments.launchers.local_worker import WorkerOptions, work
 from swad.testbed.experiments.launchers.work import MAX_ATTEMPTS, Train, failed
 from swad.util.cpu import available_cores
@@ -55,9 +55,8 @@ class LocalLauncher(Launcher):
         display: LogDisplay | None = None,
         train: Train | None = None,
     ) -> None:
-        for argument, value in (("jobs", jobs), ("jobs_per_gpu", jobs_per_gpu)):
-            if value is not None and value < 1:
-                raise ValueError(f"{argument} must be 1 or more, got {value}")
+        if problems := count_problems({"jobs": jobs, "jobs_per_gpu": jobs_per_gpu}):
+            raise ValueError(problems[0])
         if getattr(multiprocessing.current_process(), "_inheriting", False):  # a worker imports the user's script
             raise LauncherError('workers import the script that starts them: put it under if __name__ == "__main__"')
         super().__init__(POLL_SECONDS)

@@ -5,27 +5,24 @@ The options of a launcher are the arguments of its class, so that they are docum
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Any
 
-from swad.testbed.experiments.launchers.base import Launcher
+from swad.testbed.experiments.launchers.base import Launcher, count_problems
 from swad.testbed.experiments.launchers.local import LocalLauncher
 from swad.testbed.experiments.launchers.ray import RayLauncher
 from swad.testbed.experiments.launchers.slurm import SlurmLauncher
 from swad.testbed.training.display import LogDisplay
 from swad.util.names import choice_problem, did_you_mean
+from swad.util.options import parse, text_options
 
 LAUNCHERS = ("local", "ray", "slurm")
 
 _CLASSES: dict[str, Callable[..., Launcher]] = {"ray": RayLauncher, "slurm": SlurmLauncher}
 FURTHER = "slurm_"
 """How options begin that submitit passes on to Slurm: slurm_account, slurm_qos, slurm_constraint, ..."""
-
-_TYPES = (int, float, str)
-"""Types of arguments that can be given as text, tried in this order."""
 
 
 def option_types(launcher: str) -> dict[str, type]:
@@ -34,13 +31,8 @@ def option_types(launcher: str) -> dict[str, type]:
     >>> list(option_types("local")), list(option_types("ray"))
     ([], ['address', 'jobs', 'cpus', 'gpus', 'share_seconds'])
     """
-    if launcher not in _CLASSES:
-        return {}
-    hints = get_type_hints(_CLASSES[launcher].__init__, localns={"Train": Any})
-    names = list(inspect.signature(_CLASSES[launcher]).parameters)[1:]
-    allowed = {name: get_args(hints[name]) or (hints[name],) for name in names}
-    types = {name: next((kind for kind in _TYPES if kind in allowed[name]), None) for name in names}
-    return {name: kind for name, kind in types.items() if kind is not None}
+    types = text_options(_CLASSES[launcher], Train=Any) if launcher in _CLASSES else {}
+    return {name: kind for name, kind in types.items() if name != "directory"}
 
 
 def parse_options(launcher: str, options: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:
@@ -59,10 +51,9 @@ def parse_options(launcher: str, options: Mapping[str, str]) -> tuple[dict[str, 
             problems.append(f"the launcher {launcher} has no option {name!r}: {hint}")
         else:
             try:
-                values[name] = types[name](text)
-            except ValueError:
-                kind = "a whole number" if types[name] is int else "a number"
-                problems.append(f"{name} takes {kind}, got {text!r}")
+                values[name] = parse(text, types[name])
+            except ValueError as rule:
+                problems.append(f"{name} takes {rule}, got {text!r}")
     return values, problems
 
 
@@ -87,9 +78,7 @@ class LauncherConfig:
         problems = []
         if self.name not in LAUNCHERS:
             problems.append(choice_problem("--launcher", self.name, LAUNCHERS))
-        for option, value in (("jobs", self.jobs), ("jobs-per-gpu", self.jobs_per_gpu)):
-            if value is not None and value < 1:
-                problems.append(f"--{option} must be 1 or more, got {value}")
+        problems += count_problems({"--jobs": self.jobs, "--jobs-per-gpu": self.jobs_per_gpu})
         if self.name in LAUNCHERS:
             problems += parse_options(self.name, self.options)[1]
             if self.jobs_per_gpu != 1 and self.name != "local":

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from swad.testbed.experiments.launchers.base import Launcher, LauncherError, Outcome, Task
+from swad.testbed.experiments.launchers.base import Launcher, LauncherError, Outcome, Task, count_problems
 from swad.testbed.experiments.launchers.work import Train, describe, failed, leave_broken_device, train_task
 from swad.testbed.results.failures import STARTS
 from swad.testbed.results.records import RECORDS
@@ -75,8 +75,8 @@ class RayLauncher(Launcher):
         train: Train | None = None,
         share_seconds: float = SHARE_SECONDS,
     ) -> None:
-        if jobs is not None and jobs < 1:
-            raise ValueError(f"jobs must be 1 or more, got {jobs}")
+        if problems := count_problems({"jobs": jobs}):
+            raise ValueError(problems[0])
         if cpus <= 0 or (gpus is not None and gpus < 0):
             raise ValueError(f"cpus must be above 0 and gpus 0 or more, got cpus={cpus:g} and gpus={gpus or 0:g}")
         super().__init__(POLL_SECONDS)

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from swad.testbed.experiments.launchers.base import Launcher, LauncherError, Outcome, Task
+from swad.testbed.experiments.launchers.base import Launcher, LauncherError, Outcome, Task, count_problems
 from swad.testbed.experiments.launchers.slurm_job import JobFunction
 from swad.testbed.experiments.launchers.work import MAX_ATTEMPTS, Train, describe, failed
 from swad.util.cpu import available_cores
@@ -77,14 +77,9 @@ class SlurmLauncher(Launcher):
         poll_seconds: float = 10.0,
         train: Train | None = None,
     ) -> None:
-        for name, value in (
-            ("timeout_min", timeout_min),
-            ("cpus_per_job", cpus_per_job),
-            ("max_parallel", max_parallel),
-            ("runs_per_job", runs_per_job),
-        ):
-            if value < 1:
-                raise ValueError(f"{name} must be 1 or more, got {value}")
+        counts = {"timeout_min": timeout_min, "cpus_per_job": cpus_per_job}
+        if problems := count_problems({**counts, "max_parallel": max_parallel, "runs_per_job": runs_per_job}):
+            raise ValueError(problems[0])
         if signal_delay_s >= 60 * timeout_min:
             raise ValueError(f"signal_delay_s must be below the time limit of {timeout_min} min, got {signal_delay_s}")
         super().__init__(poll_seconds)

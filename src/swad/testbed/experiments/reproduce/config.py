@@ -10,7 +10,8 @@ from typing import Any, Literal, get_args
 from swad.flatness import check_radii
 from swad.testbed.data import benchmarks
 from swad.testbed.data.benchmark import Benchmark
-from swad.testbed.experiments.sweep.spec import DATASETS
+from swad.testbed.experiments.sweep import checks
+from swad.testbed.experiments.sweep.spec import DATASETS, SweepSpec
 from swad.testbed.training.config import ConfigError
 from swad.util.images import DataError
 from swad.util.names import choice_problem
@@ -204,29 +205,14 @@ def config_problems(config: PaperConfig) -> list[str]:
     ):
         if value not in known:
             problems.append(choice_problem(f"--{option}", value, known))
-    domains: list[str] = []
-    for name in config.datasets:
-        try:
-            benchmark = benchmarks.get(name)
-            if not benchmark.domains and config.data is not None:
-                domains += benchmarks.load(name, config.data, check_counts=config.check_counts).domain_names
-            domains += benchmark.domains
-            if benchmark.layout != "embedded" and config.data is None:
-                problems.append(f"dataset {benchmark.name} needs its directory: give --data")
-            elif name in PAPER_DATASETS and name not in find_datasets(config.data):
-                problems.append(f"dataset {name} is not in {config.data}: `swad datasets download {name}`")
-        except DataError as error:
-            problems.append(str(error))
-    unknown = [target for target in config.targets if domains and target not in domains]
-    problems += [choice_problem("the target", target, domains) for target in unknown]
-    if not config.datasets and config.runs is None:
+    if config.datasets:
+        problems += _run_problems(config)
+    elif config.runs is None:
         found = "no --data was given" if config.data is None else f"{config.data} has none"
         problems.append(
             f"a dataset of the paper is needed ({', '.join(PAPER_DATASETS)}), but {found}: give the directory that "
             "contains them (--data), or use --scale small"
         )
-    if negative := [str(trial) for trial in config.trials if trial < 0]:
-        problems.append(f"--trial takes whole numbers of at least 0, got {', '.join(negative)}")
     if config.radii is not None:
         try:
             check_radii(config.radii)
@@ -235,3 +221,27 @@ def config_problems(config: PaperConfig) -> list[str]:
     if config.live_weights not in ("best", "last"):
         problems.append(f"--live-weights must be best or last, got {config.live_weights!r}")
     return problems
+
+
+def _run_problems(config: PaperConfig) -> list[str]:
+    """Return what is wrong with the settings of all runs, which are those of a sweep, and with the data."""
+    names = ("network", "weights", "steps", "evaluate_every", "device", "workers", "check_counts")
+    options = {name: value for name in names if (value := getattr(config, name)) is not None}
+    spec = SweepSpec(
+        datasets=config.datasets, targets=config.targets, trials=config.trials, data=config.data, options=options
+    )
+    problems = []
+    try:
+        spec = spec if config.data is None else spec.with_domains()
+    except DataError as error:
+        problems.append(str(error))
+    missing = checks.data_problems(spec)
+    of_paper = [name for name in config.datasets if name in PAPER_DATASETS and name not in missing]
+    found = find_datasets(config.data) if of_paper else ()
+    problems += [*checks.find_problems(spec), *missing.values()]
+    problems += [
+        f"dataset {name} is not in {config.data}: `swad datasets download {name}`"
+        for name in of_paper
+        if name not in found
+    ]
+    return list(dict.fromkeys(problems))

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from torch import nn
-
 from swad.averaging.window import Window
 from swad.testbed.averages import registry
 from swad.testbed.experiments.report import Report
@@ -31,8 +29,8 @@ from swad.testbed.training.defaults import averaging_plan
 
 def sampled_steps(run: SavedRun) -> dict[str, tuple[int, ...]]:
     """Return the steps whose weights SWA and SWAD average, for those that average any."""
-    specs = registry.parse_all(run.config.evaluation.averages)
-    swa = registry.make(specs, nn.Linear(1, 1), averaging_plan(run.config))["swa"].rule
+    specs = {spec.label: spec for spec in registry.parse_all(run.config.evaluation.averages)}
+    swa = registry.make_rule(specs["swa"], averaging_plan(run.config))
     assert isinstance(swa, Window)
     last = run.config.total_steps if swa.end is None else swa.end
     steps = {"swa": tuple(range(swa.start + swa.interval, last + 1, swa.interval))}

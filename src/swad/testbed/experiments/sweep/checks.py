@@ -12,23 +12,19 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from swad.testbed.algorithms import registry as algorithms
-from swad.testbed.algorithms.hyperparameters import fill
 from swad.testbed.averages import registry as averages
-from swad.testbed.data import benchmarks, image_folder, mnist
+from swad.testbed.data import benchmarks
 from swad.testbed.experiments.sweep import search
 from swad.testbed.experiments.sweep.plan import run_options, single_targets, target_sets
 from swad.testbed.experiments.sweep.spec import PROTOCOLS, SweepSpec, setting_problems
-from swad.testbed.models.catalog import SMALL, input_config
-from swad.testbed.models.weight_files import NetworkError
 from swad.testbed.results.selectors import SELECTORS
 from swad.testbed.training import checks
 from swad.testbed.training.config import SETTINGS, ConfigError, RunConfig
-from swad.testbed.training.defaults import default_hyperparameters
 from swad.util.images import DataError
 from swad.util.names import NO_TARGET, choice_problem, did_you_mean
 
@@ -38,10 +34,7 @@ MOST_RUNS = 1_000_000
 
 def require_valid(spec: SweepSpec) -> None:
     """Raise a `ConfigError` that lists all problems of a spec, those of the datasets' directories included."""
-    problems = find_problems(spec)
-    if not _look_up(spec.datasets, benchmarks.get)[1]:
-        problems += missing_data(spec)
-    if problems:
+    if problems := [*find_problems(spec), *missing_data(spec)]:
         raise ConfigError(problems)
 
 
@@ -52,11 +45,9 @@ def find_problems(spec: SweepSpec) -> list[str]:
     known_algorithms, algorithm_problems = _look_up(spec.algorithms, algorithms.get_algorithm)
     known_datasets, dataset_problems = _look_up(spec.datasets, benchmarks.get)
     average_problems = averages.problems(spec.averages, None)
-    network = spec.options.get("network")
-    named = isinstance(network, str) and network != SMALL and ":" not in network  # a hub has its own names
-    network_problems = _look_up([str(network)], input_config)[1] if named else []
-    problems += [*algorithm_problems, *dataset_problems, *average_problems, *network_problems]
-    problems += [problem for trial in spec.trials if (problem := SETTINGS["trial"].problem(trial))]
+    problems += [*algorithm_problems, *dataset_problems, *average_problems]
+    problems += checks.network_problems(spec.options.get("network"))
+    problems += filter(None, map(SETTINGS["trial"].problem, spec.trials))
     # A target may belong to the dataset whose name is misspelled.
     target_problems = [] if dataset_problems else _target_problems(spec)
     problems += target_problems
@@ -84,24 +75,9 @@ def missing_data(spec: SweepSpec) -> list[str]:
 
 def data_problems(spec: SweepSpec) -> dict[str, str]:
     """Say of every dataset whose directory is not there what to do, by the dataset's name."""
-    problems = {}
-    for name in spec.datasets:
-        benchmark = benchmarks.get(name)
-        if benchmark.layout == "embedded":
-            continue
-        if spec.data is None:
-            problems[benchmark.name] = f"dataset {benchmark.name} needs its directory: give the one above it (--data)"
-        elif benchmark.layout == "folders":
-            try:
-                image_folder.locate(benchmark, spec.data)
-            except DataError as error:
-                problems[benchmark.name] = str(error)
-        elif not spec.data.is_dir() or mnist.find(spec.data) is None:
-            problems[benchmark.name] = (
-                f"{benchmark.name} needs the four idx files of MNIST, which are not in {spec.data}: "
-                f"run `swad datasets download {benchmark.name}`, or give the folder that contains them"
-            )
-    return problems
+    known, _ = _look_up(spec.datasets, benchmarks.get)  # other problems are reported with the spec's
+    named = {benchmark.name: benchmark for benchmark in map(benchmarks.get, known)}
+    return {name: problem for name, benchmark in named.items() if (problem := benchmarks.missing(benchmark, spec.data))}
 
 
 def _look_up(names: Sequence[str], get: Callable[[str], Any]) -> tuple[tuple[str, ...], list[str]]:
@@ -111,7 +87,7 @@ def _look_up(names: Sequence[str], get: Callable[[str], Any]) -> tuple[tuple[str
         try:
             get(name)
             known.append(name)
-        except (algorithms.AlgorithmError, DataError, NetworkError) as error:
+        except (algorithms.AlgorithmError, DataError) as error:
             problems.append(str(error))
     return tuple(known), problems
 
@@ -169,8 +145,8 @@ def _choice_problems(spec: SweepSpec) -> list[str]:
 def _option_problems(spec: SweepSpec) -> list[str]:
     problems = setting_problems(spec.options)
     fixed = spec.options.get("hyperparameters", {})
-    if not isinstance(fixed, Mapping):
-        return [*problems, f"hyperparameters must be a table of values by name, got {fixed!r}"]
+    if problem := SETTINGS["hyperparameters"].problem(fixed):
+        return [*problems, problem]
     searched: set[str] = set(spec.grid or (search.PAPER_GRID if spec.protocol == "paper" else ()))
     if both := sorted(searched & set(fixed)):
         problems.append(f"{', '.join(both)} cannot be both fixed and searched: set it, or leave it in the grid")
@@ -238,17 +214,13 @@ def _run_problems(spec: SweepSpec) -> list[str]:
 
 
 def _point_problems(spec: SweepSpec, dataset: str, algorithm: str) -> list[str]:
-    cls = algorithms.get_algorithm(algorithm).Hyperparameters
-    low_res = benchmarks.get(dataset).image_spec.low_res
-    defaults = default_hyperparameters(dataset, algorithm, spec.options.get("recipe"))
-    fixed = dict(spec.options.get("hyperparameters", {}))
+    benchmark, recipe = benchmarks.get(dataset), spec.options.get("recipe")
+    fixed = spec.options.get("hyperparameters", {})
     if checks.unknown_hyperparameters(algorithm, fixed):  # reported with the settings of the run
         fixed = {}
-    problems = []
-    for point in search.points(spec, algorithm, dataset, spec.trials[0]):
-        if unknown := checks.unknown_hyperparameters(algorithm, point):
-            problems += unknown
-            continue
-        filled = fill(cls, {**defaults, **fixed, **point})
-        problems += filled.problems() or (filled.problems_on_low_res() if low_res else [])
-    return problems
+    points = search.points(spec, algorithm, dataset, spec.trials[0])
+    return [
+        problem
+        for point in points
+        for problem in checks.hyperparameter_problems(algorithm, {**fixed, **point}, benchmark, recipe)
+    ]

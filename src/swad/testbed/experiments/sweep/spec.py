@@ -19,7 +19,7 @@ from swad.testbed.algorithms import registry as algorithms
 from swad.testbed.algorithms.hyperparameters import Seeding
 from swad.testbed.averages import registry as averages
 from swad.testbed.data import benchmarks
-from swad.testbed.training.config import SETTINGS, ConfigError
+from swad.testbed.training.config import SETTINGS, ConfigError, unknown_setting
 from swad.util.names import did_you_mean, name_problem
 
 Protocol = Literal["paper", "domainbed", "defaults", "grid", "random"]
@@ -183,8 +183,7 @@ def setting_problems(options: Iterable[str]) -> list[str]:
             problems.append(f"{name} cannot be an option of all runs: state the {instead} of the sweep")
         elif name not in SETTINGS:
             names = [setting for setting in SETTINGS if setting not in OWN_OPTIONS]
-            hint = INSTEAD.get(name) or did_you_mean(name, names) or f"the settings are {', '.join(names)}"
-            problems.append(f"there is no setting {name!r}: {hint}")
+            problems.append(unknown_setting(name, names, INSTEAD.get(name, "")))
     return problems
 
 

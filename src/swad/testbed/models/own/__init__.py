@@ -6,25 +6,17 @@ function>``: ``NETWORK(num_classes=..., in_chans=...)`` returns a module from im
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
+from typing import Any
 
-from torch import nn
-
-from swad.util.plugins import PluginError, find_plugins, import_plugin
-
-# Processes started from here inherit the variable, and so find the same networks.
-__path__ = [*filter(None, os.environ.get("SWAD_NETWORKS", "").split(os.pathsep))]
+from swad.testbed.models.weight_files import NetworkError
+from swad.util.plugins import Registry
 
 
-def names() -> tuple[str, ...]:
-    """Return the names of your networks, sorted."""
-    return find_plugins(__path__, "SWAD_NETWORKS", "network")
+def _check(network: object, name: str) -> Callable[..., Any]:
+    if callable(network):
+        return network
+    raise NetworkError(f"NETWORK must be a class or a function, got {network!r} in {name}.py")
 
 
-def get(name: str) -> Callable[..., nn.Module]:
-    """Return what builds the network of a file."""
-    network = getattr(import_plugin(f"{__name__}.{name}"), "NETWORK", None)
-    if not callable(network):
-        raise PluginError(f"a file of a network must define NETWORK, a class or a function, but {name}.py does not")
-    return network  # type: ignore[no-any-return]
+FILES = Registry("network", __name__, "SWAD_NETWORKS", "NETWORK", _check, NetworkError)
