@@ -17,14 +17,12 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from helpers.batches import iterate
+from helpers.batches import iterate, train_loader
 from swad.testbed.data import device_store
 from swad.testbed.data.augmentation import Augmentation
 from swad.testbed.data.cache import open_cache
-from swad.testbed.data.cached_loader import CachedTrainLoader
 from swad.testbed.data.domains import ArrayDomain, Dataset, FileDomain, ImageSpec
-from swad.testbed.data.epoch_loader import EpochLoader
-from swad.testbed.data.loaders import EvalLoader, TrainLoader
+from swad.testbed.data.loaders import EvalLoader
 from swad.testbed.data.splits import Sources, hold_out
 
 GOLDEN = Path(__file__).with_name("golden_batches.json")
@@ -74,8 +72,7 @@ class Maker:
 
     def train(self, kind: str, start: int = 1, stop: int = 3, **options) -> Iterator[Tensor]:
         _, sources = self.sources(kind)
-        options = {"workers": 0} | options
-        yield from flat(iterate(TrainLoader(sources.train, sources.image_spec, 6, 7, **options), start, stop))
+        yield from flat(iterate(train_loader(sources.train, sources.image_spec, 6, 7, **options), start, stop))
 
     def cached(self, kind: str, start: int = 1, stop: int = 3, streamed: bool = False, **options) -> Iterator[Tensor]:
         dataset, sources = self.sources(kind)
@@ -83,13 +80,14 @@ class Maker:
             if streamed:
                 patch.setattr(device_store, "_available_bytes", lambda device: 0)
             cache = open_cache(dataset, self.root / "cache")
-            loader = CachedTrainLoader(cache, sources.train, sources.image_spec, 6, 7, **options)
+            loader = train_loader(sources.train, sources.image_spec, 6, 7, cache=cache, **options)
         yield from flat(iterate(loader, start, stop))
 
     def epochs(self, kind: str, start: int = 1, stop: int = 8, **options) -> Iterator[Tensor]:
         _, sources = self.sources(kind)
-        options = {"workers": 0} | options
-        yield from flat(iterate(EpochLoader(sources.train, sources.image_spec, 10, 7, **options), start, stop))
+        yield from flat(
+            iterate(train_loader(sources.train, sources.image_spec, 10, 7, epochs=True, **options), start, stop)
+        )
 
     def evaluation(self, kind: str, cached: bool = False, **options) -> Iterator[Tensor]:
         dataset, _ = self.sources(kind)

@@ -9,14 +9,14 @@ import pytest
 import torch
 from PIL import Image
 
-from helpers.batches import batch_at, iterate, keys_at
+from helpers.batches import batch_at, iterate, keys_at, train_loader
 from swad.testbed.data import augment_parameters, device_store, gpu_augment
 from swad.testbed.data.augmentation import Augmentation
 from swad.testbed.data.cache import open_cache
-from swad.testbed.data.cached_loader import STEPS_AHEAD, CachedTrainLoader
+from swad.testbed.data.cached_images import STEPS_AHEAD
 from swad.testbed.data.device_store import Streaming
 from swad.testbed.data.domains import ArrayDomain, Dataset, FileDomain, ImageSpec
-from swad.testbed.data.loaders import EvalLoader, TrainLoader
+from swad.testbed.data.loaders import EvalLoader, Loader
 from swad.testbed.data.splits import DomainSplit, hold_out
 from swad.testbed.data.transforms import Normalize, eval_transform
 
@@ -40,12 +40,12 @@ SOURCES = hold_out(
 WHOLE = Dataset("noise", tuple(part.domain for part in (*SOURCES.target.full, *SOURCES.sources.train)), tuple("wxyz"))
 
 
-def cached(**options) -> CachedTrainLoader:
-    return CachedTrainLoader(open_cache(WHOLE), SOURCES.sources.train, SPEC, 6, 3, **options)
+def cached(**options) -> Loader:
+    return train_loader(SOURCES.sources.train, SPEC, 6, 3, cache=open_cache(WHOLE), **options)
 
 
 def test_every_image_is_augmented_by_its_own_parameters():
-    batches, plain = cached(), TrainLoader(SOURCES.sources.train, SPEC, 6, 3, workers=0)
+    batches, plain = cached(), train_loader(SOURCES.sources.train, SPEC, 6, 3)
     for step in (1, 2, STEPS_AHEAD + 1):
         batch, keys = batch_at(batches, step), keys_at(plain, step)
         assert batch.labels.equal(batch_at(plain, step).labels)
@@ -105,7 +105,7 @@ def test_batches_do_not_depend_on_resuming_processes_or_streaming(views, monkeyp
     ranks = [cached(views=views, rank=rank, world_size=2) for rank in range(2)]
     monkeypatch.setattr(device_store, "_available_bytes", lambda device: 0)
     streaming = cached(views=views)
-    assert isinstance(streaming.images, Streaming)
+    assert isinstance(streaming.images.store, Streaming)
     for start in (1, 7, STEPS_AHEAD, STEPS_AHEAD + 2):
         for batch in islice(iterate(streaming, start, start + 20), 2):  # the rest is read ahead and not used
             assert batch.images.equal(whole[batch.step].images)
@@ -118,11 +118,11 @@ def test_batches_do_not_depend_on_resuming_processes_or_streaming(views, monkeyp
 
 
 def test_pooled_batches_are_those_of_files():
-    batches, plain = cached(pooled=True), TrainLoader(SOURCES.sources.train, SPEC, 6, 3, workers=0, pooled=True)
+    batches, plain = cached(pooled=True), train_loader(SOURCES.sources.train, SPEC, 6, 3, pooled=True)
     batch, other = batch_at(batches, 2), batch_at(plain, 2)
     assert batch.labels.equal(other.labels)
     assert batch.domains.equal(other.domains)
     without = Augmentation(crop=1, flip=0, jitter=0, grayscale=0)
     batch = batch_at(cached(pooled=True, augmentation=without), 2)
-    plain = TrainLoader(SOURCES.sources.train, SPEC, 6, 3, workers=0, pooled=True, augmentation=without)
+    plain = train_loader(SOURCES.sources.train, SPEC, 6, 3, pooled=True, augmentation=without)
     torch.testing.assert_close(batch.images, batch_at(plain, 2).images, rtol=0, atol=0.02)
