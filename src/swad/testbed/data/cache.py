@@ -220,7 +220,7 @@ def _load(path: Path, files: tuple[tuple[int, ...], ...]) -> ImageCache:
     def is_intact(start: int) -> bool:
         with (path / IMAGES).open("rb") as file:  # a disk that fails is an exception here, and a signal when mapped
             file.seek(start * images[0].nbytes)
-            return hashlib.sha256(file.read(block * images[0].nbytes)).hexdigest() == checksums[start // block]
+            return bool(hashlib.sha256(file.read(block * images[0].nbytes)).hexdigest() == checksums[start // block])
 
     starts = range(0, len(images), block)
     with ThreadPoolExecutor(available_cores()) as pool:  # hashing releases the GIL

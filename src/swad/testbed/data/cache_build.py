@@ -88,7 +88,7 @@ def content_hash(dataset: Dataset) -> str:
                 digest.update(f"{file}\0{state}\0".encode(errors="surrogateescape"))
         elif isinstance(domain, ArrayDomain):
             digest.update(f"{domain.images.shape}".encode())
-            digest.update(np.ascontiguousarray(domain.images))
+            digest.update(np.ascontiguousarray(domain.images).data)
         else:
             raise DataError(
                 f"domain {domain.name}: only a FileDomain or an ArrayDomain can be cached, got {type(domain).__name__}"
@@ -127,7 +127,7 @@ def _write_block(
         while remaining:
             written = os.pwrite(file.fileno(), remaining, offset)
             remaining, offset = remaining[written:], offset + written
-    return sizes, hashlib.sha256(pixels).hexdigest()
+    return sizes, hashlib.sha256(pixels.data).hexdigest()
 
 
 def _resize(image: ByteArray, height: int, width: int) -> ByteArray:
