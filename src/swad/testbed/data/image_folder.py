@@ -39,9 +39,9 @@ SPLITS = {"train": "train", "val": "val", "valid": "val", "validation": "val", "
 
 
 Oddity = Literal["unknown folder", "folder of runs", "nested folder", "other file", "shallow image"]
-"""What a path is: a folder that is no domain of the benchmark; one that holds runs, such as the output of `swad train` in
-the folder of the dataset; a folder inside a class folder; a file without an image extension; an image that is not in a
-class folder, but in a domain's folder or above."""
+"""What a path is: a folder that is no domain of the benchmark; one that holds runs, such as the output of `swad train`
+in the folder of the dataset; a folder inside a class folder; a file without an image extension; an image that is not in
+a class folder, but in a domain's folder or above."""
 
 
 @dataclass(frozen=True)
