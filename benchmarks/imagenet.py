@@ -37,8 +37,7 @@ from swad.gpu.cuda_graph import to_device
 from swad.robustness.corruptions import CORRUPTIONS, corrupt
 from swad.testbed.data.augmentation import Augmentation
 from swad.testbed.data.domains import FileDomain, ImageSpec
-from swad.testbed.data.encoded_images import EncodedImages
-from swad.testbed.data.images import FileImages, Images
+from swad.testbed.data.images import EncodedImages, FileImages, ImageSource
 from swad.testbed.data.loaders import Loader, copied_ahead
 from swad.testbed.data.sampling import Epochs, Pool
 from swad.testbed.data.splits import DomainSplit, Sources
@@ -216,7 +215,7 @@ def loader_of(split: DomainSplit, n: int, size: int, on_device: bool, workers: i
     """Return a loader of epochs as the recipe has it."""
     pool, spec, crops = Pool([split]), ImageSpec(size), Augmentation(**AUGMENTATION)
     normalize = Normalize(spec, device, torch.channels_last if device.type == "cuda" else None)
-    images: Images
+    images: ImageSource
     if on_device:
         images = EncodedImages(pool, size, crops, normalize, workers=workers, device=device)
     else:

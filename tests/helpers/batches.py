@@ -10,10 +10,8 @@ from swad.gpu.cuda_graph import to_device
 from swad.testbed.data.augment_parameters import FloatArray, draw_steps
 from swad.testbed.data.augmentation import Augmentation
 from swad.testbed.data.cache import ImageCache
-from swad.testbed.data.cached_images import CachedImages
 from swad.testbed.data.domains import ImageSpec, IntArray
-from swad.testbed.data.encoded_images import EncodedImages
-from swad.testbed.data.images import ArrayImages, FileImages, Images, in_memory
+from swad.testbed.data.images import ArrayImages, CachedImages, EncodedImages, FileImages, ImageSource, in_memory
 from swad.testbed.data.loaders import Batch, Loader
 from swad.testbed.data.sampling import Balanced, Epochs, Pool, Pooled, Sampler
 from swad.testbed.data.splits import DomainSplit
@@ -44,7 +42,7 @@ def train_loader(
     chosen: type[Balanced] | type[Epochs] = Epochs if epochs else Pooled if pooled else Balanced
     sampler: Sampler = chosen(pool, batch_size, seed)
     normalize = Normalize(image_spec)
-    images: Images
+    images: ImageSource
     if cache is not None:
         images = CachedImages(cache, pool, image_spec, seed, augmentation=augmentation, views=views, device=CPU)
     elif in_memory(pool, image_spec):

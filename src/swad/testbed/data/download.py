@@ -111,8 +111,9 @@ def _fetch(item: Download, work: Path, progress: Progress | None, retries: int) 
     def transfer(url: str, output: str, _: object) -> None:
         # gdown resumes what it received before, and can read Google Drive; pooch's own downloaders do neither.
         received = work / f"{item.filename}.received"
-        options = {"use_cookies": False, "resume": True, "progress": report, "timeout": 60, "retries": retries}
-        gdown.download(url, str(received), quiet=True, **options)
+        gdown.download(
+            url, str(received), quiet=True, use_cookies=False, resume=True, progress=report, timeout=60, retries=retries
+        )
         os.replace(received, output)
 
     path = work / item.filename
@@ -172,13 +173,23 @@ def unpack(archive: Path, into: Path, progress: Progress | None = None) -> None:
     No entry can write outside of ``into``. An archive of images hardly compresses, so one that declares much more than
     its own size is refused before it fills the disk.
     """
-    budget = _Budget(archive)
+    left = [MAX_MEMBERS, MAX_EXTRA_BYTES + 10 * archive.stat().st_size]
+
+    def count(size: int) -> None:
+        left[0] -= 1
+        left[1] -= size
+        if min(left) < 0:
+            raise DataError(
+                f"{archive.name} must unpack to at most {MAX_MEMBERS:,} files and {MAX_EXTRA_BYTES / 2**30:g} GiB more "
+                f"than 10 times its size, but file {MAX_MEMBERS - left[0]:,} exceeds this; get it from another source"
+            )
+
     try:
         if zipfile.is_zipfile(archive):
             with zipfile.ZipFile(archive) as zip_file:
                 entries = zip_file.infolist()
                 for entry in entries:
-                    budget.add(entry.file_size)
+                    count(entry.file_size)
                 for done, entry in enumerate(entries, 1):
                     zip_file.extract(entry, into)  # removes absolute paths and ".." and writes links as plain files
                     if progress and (done % 200 == 0 or done == len(entries)):
@@ -186,7 +197,7 @@ def unpack(archive: Path, into: Path, progress: Progress | None = None) -> None:
         else:
             with tarfile.open(archive, tarinfo=_BoundedTarInfo) as tar_file:
                 for done, member in enumerate(tar_file, 1):
-                    budget.add(member.size)
+                    count(member.size)
                     tar_file.extract(member, into, set_attrs=False, filter="data")
                     if progress and done % 200 == 0:
                         progress(f"unpacking {archive.name}", done, None)
@@ -194,24 +205,6 @@ def unpack(archive: Path, into: Path, progress: Progress | None = None) -> None:
         raise DataError(f"{archive.name} has an unsafe entry ({error}); get the archive from another source") from error
     except (zipfile.BadZipFile, tarfile.TarError, gzip.BadGzipFile, lzma.LZMAError, zlib.error, EOFError) as error:
         raise DataError(f"{archive.name} is not a complete archive ({one_line(error)}); download it again") from error
-
-
-class _Budget:
-    """The files and bytes that an archive may still contain."""
-
-    def __init__(self, archive: Path) -> None:
-        self.archive, self.members = archive, 0
-        self.bytes_left = MAX_EXTRA_BYTES + 10 * archive.stat().st_size
-
-    def add(self, size: int) -> None:
-        """Count one file of the archive."""
-        self.members += 1
-        self.bytes_left -= size
-        if self.bytes_left < 0 or self.members > MAX_MEMBERS:
-            raise DataError(
-                f"{self.archive.name} must unpack to at most {MAX_MEMBERS:,} files and {MAX_EXTRA_BYTES / 2**30:g} GiB "
-                f"more than 10 times its size, but file {self.members:,} exceeds this; get it from another source"
-            )
 
 
 class _HeaderError(Exception):
@@ -242,7 +235,8 @@ _EXTENDED_HEADERS = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE)
 def _read_record(record: Path) -> dict[str, dict[str, Any]]:
     """Return what is recorded of the first download of each file, by its address."""
     try:
-        return {entry["url"]: {**entry, "sha256": entry["sha256"]} for entry in read_json(record)["files"]}
+        entries = read_json(record)["files"]
+        return {entry["url"]: entry for entry in entries if entry["sha256"]}
     except (OSError, ValueError, LookupError, TypeError):
         return {}
 

@@ -2,7 +2,7 @@
 processes and parts.
 
 Transforms belong to splits, never to domains. For training, build `Loader` from a `swad.testbed.data.sampling.Sampler`
-and a `swad.testbed.data.images.Images`; `EvalLoader` passes once over a split and uses the same sources.
+and a `swad.testbed.data.images.ImageSource`; `EvalLoader` passes once over a split and uses the same sources.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from swad.gpu.cuda_graph import Inputs, to_device
 from swad.testbed.data.augmentation import Augmentation
 from swad.testbed.data.cache import ImageCache
 from swad.testbed.data.domains import ImageSpec, IntArray
-from swad.testbed.data.images import ArrayImages, CachedBytes, FileImages, Images, in_memory
+from swad.testbed.data.images import ArrayImages, CachedBytes, FileImages, ImageSource, in_memory
 from swad.testbed.data.sampling import Draw, Pool, Sampler, Seed
 from swad.testbed.data.splits import DomainSplit
 from swad.testbed.data.transforms import Normalize, eval_transform, train_transform
@@ -68,7 +68,7 @@ class Loader:
         self,
         pool: Pool,
         sampler: Sampler,
-        images: Images,
+        images: ImageSource,
         *,
         rank: int = 0,
         world_size: int = 1,
@@ -174,9 +174,9 @@ class EvalLoader:
     """One pass over a split, in order, in batches of ``(images, labels)``.
 
     Args:
-        split: Images to evaluate.
+        split: ImageSource to evaluate.
         image_spec: Size, channels and normalization of the images.
-        batch_size: Images per batch.
+        batch_size: ImageSource per batch.
         rank: Rank of this process.
         world_size: Number of processes; each evaluates every ``world_size``-th image.
         whole_batches: Give each process every ``world_size``-th batch instead, for models whose predictions depend on
@@ -215,7 +215,7 @@ class EvalLoader:
         self._normalize = Normalize(image_spec, device)
         pool = Pool([split])
         is_array = in_memory(pool, image_spec)
-        self._images: Images
+        self._images: ImageSource
         if is_array:
             self._images = ArrayImages(pool, self._normalize, device=self.device)
         elif cache is not None and augmentation is None:

@@ -19,10 +19,8 @@ from swad.testbed.averages import registry
 from swad.testbed.averages.segment_log import SegmentLog
 from swad.testbed.data.augmentation import Augmentation
 from swad.testbed.data.cache import ImageCache
-from swad.testbed.data.cached_images import CachedImages
 from swad.testbed.data.domains import ImageSpec
-from swad.testbed.data.encoded_images import EncodedImages
-from swad.testbed.data.images import ArrayImages, FileImages, Images, in_memory
+from swad.testbed.data.images import ArrayImages, CachedImages, EncodedImages, FileImages, ImageSource, in_memory
 from swad.testbed.data.loaders import Loader
 from swad.testbed.data.sampling import Balanced, Epochs, Pool, Pooled, Sampler
 from swad.testbed.data.splits import Sources
@@ -121,7 +119,7 @@ def _build_images(
     cache: ImageCache | None,
     pool: Pool,
     log: Callable[[str], None],
-) -> Images:
+) -> ImageSource:
     """Build the source of training images."""
     augmentation, views = Augmentation(**config.data.augmentation), algorithm.views
     is_imagenet, seed = config.training.recipe == recipe.IMAGENET, config.training.seed

@@ -26,7 +26,7 @@ from swad.gpu.fused_vit import find_vit, fuse_kernels
 from swad.tensors.shards import is_sharded
 from swad.testbed.algorithms.base import Noise
 from swad.testbed.data.cache import ImageCache
-from swad.testbed.data.cached_images import CachedImages
+from swad.testbed.data.images import CachedImages
 from swad.testbed.data.splits import Sources
 from swad.testbed.models import networks
 from swad.testbed.results.records import Record
