@@ -50,6 +50,23 @@ def test_images_are_decoded_by_as_many_threads_as_workers(tmp_path, folder, monk
         assert threading.get_ident() not in threads
 
 
+def test_an_interrupted_build_decodes_no_further_images(tmp_path, folder, monkeypatch):
+    dataset, decoded = read(make_files(tmp_path / "data", per_domain=6 * BLOCK, sizes=((4, 4),))), []
+    decode = cache_build.read_image
+    monkeypatch.setattr(
+        cache_build, "read_image", lambda path: (decoded.append(path), time.sleep(1e-3), decode(path))[-1]
+    )
+
+    def interrupt(what: str, done: int, total: int | None) -> None:
+        if what == "decoding images":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        open_cache(dataset, folder, 4, workers=1, progress=interrupt)
+    assert len(decoded) <= 4 * BLOCK
+    assert not [entry for entry in folder.iterdir() if entry.is_dir()]
+
+
 def test_large_images_have_small_blocks(root, folder, monkeypatch):
     monkeypatch.setattr(cache_build, "BLOCK_BYTES", 3 * 20 * 24 * 3)
     cache = open_cache(read(root), folder)

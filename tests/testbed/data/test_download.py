@@ -114,7 +114,8 @@ def test_unpublished_checksums_are_recorded_and_compared(server, toy, tmp_path):
 
 def test_a_damaged_record_is_written_anew(server, toy, tmp_path):
     (tmp_path / "root").mkdir()
-    for content in ("no json", "[]", '{"files": [{"url": 1}]}', '{"files": [5]}'):
+    no_checksum = json.dumps({"files": [{"url": toy.downloads[0].url}]})
+    for content in ("no json", "[]", no_checksum, '{"files": [5]}'):
         (tmp_path / "root" / "toy.fetched.json").write_text(content)
         assert "no checksum is published" in download_dataset(toy, tmp_path / "root").notes[0]
         assert checksum(server) in (tmp_path / "root" / "toy.fetched.json").read_text()

@@ -39,8 +39,8 @@ def build_cache(
 ) -> None:
     """Build the cache of a dataset in a new directory; `name` is that of its final path."""
     sources = _sources(dataset)
-    pool = ThreadPoolExecutor(workers)  # Pillow releases the GIL while it decodes
-    try:
+    # Threads, as Pillow releases the GIL while it decodes. `map` cancels what is waiting when its iterator is left.
+    with ThreadPoolExecutor(workers) as pool:
         height, width = (size, size) if size is not None else _common_size(pool, _chunks(sources, BLOCK), progress)
         shape = (height, width, _channels(dataset))
         data, n = directory / IMAGES, images_per_block(shape)
@@ -56,8 +56,6 @@ def build_cache(
             checksums.append(checksum)
             if progress:
                 progress("decoding images", len(sizes), len(sources))
-    finally:
-        pool.shutdown(cancel_futures=True)
     index = {
         "name": name,
         "shape": [len(sources), *shape],
