@@ -33,13 +33,15 @@ from torch import Tensor
 from torch.nn import functional
 
 from measurements import header, make_parser, wait, write
+from swad.gpu.cuda_graph import to_device
 from swad.robustness.corruptions import CORRUPTIONS, corrupt
 from swad.testbed.data.augmentation import Augmentation
 from swad.testbed.data.domains import FileDomain, ImageSpec
-from swad.testbed.data.epoch_loader import EpochLoader, copied_ahead
-from swad.testbed.data.loaders import to_device
+from swad.testbed.data.images import EncodedImages, FileImages, ImageSource
+from swad.testbed.data.loaders import Loader, copied_ahead
+from swad.testbed.data.sampling import Epochs, Pool
 from swad.testbed.data.splits import DomainSplit, Sources
-from swad.testbed.data.transforms import Normalize
+from swad.testbed.data.transforms import Normalize, train_transform
 from swad.testbed.models import networks
 from swad.testbed.training.config import RunConfig
 from swad.testbed.training.distributed import Dist
@@ -97,7 +99,7 @@ def plain_steps(
     training: Training, batches: list[Tensor], compiled: Callable[..., Any]
 ) -> dict[str, Callable[[], None]]:
     """Return functions that make a step of a plain loop, with one optimizer, one loss and no average, by name."""
-    device, spec, network = training.loader.device, training.loader.image_spec, training.config.model.network
+    device, spec, network = training.loader.device, training.sources.image_spec, training.config.model.network
     assert network is not None
     model = networks.build(network, N_CLASSES, freeze_bn=False).to(device, memory_format=torch.channels_last).train()
     call = compiled(model)
@@ -198,10 +200,7 @@ def measure_loading(n: int, size: int, device: str, seconds: float) -> dict[str,
     with tempfile.TemporaryDirectory() as folder:
         split = DomainSplit(jpeg_files(Path(folder), max(n, 512)), "train", np.arange(max(n, 512)))
         for name in ("workers", "device"):
-            loader = EpochLoader(
-                [split], ImageSpec(size), n, 0, augmentation=Augmentation(**AUGMENTATION), workers=workers,
-                decode_on_device=name == "device", device=device,
-            )  # fmt: skip
+            loader = loader_of(split, n, size, name == "device", workers, torch.device(device))
             try:
                 speed = loading_speed(loader, 2 * workers, seconds, device)
             except RuntimeError as error:  # a torchvision without nvJPEG
@@ -212,7 +211,19 @@ def measure_loading(n: int, size: int, device: str, seconds: float) -> dict[str,
     return speeds
 
 
-def loading_speed(loader: EpochLoader, skipped: int, seconds: float, device: str) -> float:
+def loader_of(split: DomainSplit, n: int, size: int, on_device: bool, workers: int, device: torch.device) -> Loader:
+    """Return a loader of epochs as the recipe has it."""
+    pool, spec, crops = Pool([split]), ImageSpec(size), Augmentation(**AUGMENTATION)
+    normalize = Normalize(spec, device, torch.channels_last if device.type == "cuda" else None)
+    images: ImageSource
+    if on_device:
+        images = EncodedImages(pool, size, crops, normalize, workers=workers, device=device)
+    else:
+        images = FileImages(pool, train_transform(spec, crops), normalize, workers=workers, device=device)
+    return Loader(pool, Epochs(pool, n, 0), images, device=device)
+
+
+def loading_speed(loader: Loader, skipped: int, seconds: float, device: str) -> float:
     """Return images per second, without the batches that workers read ahead while they started."""
     batches = loader.inputs(1, 10**9)
     for _ in range(skipped):
@@ -223,7 +234,7 @@ def loading_speed(loader: EpochLoader, skipped: int, seconds: float, device: str
         next(batches)
         steps += 1
     wait(device)
-    return steps * loader.batch_size / (time.perf_counter() - start)
+    return steps * loader.sampler.batch_size / (time.perf_counter() - start)
 
 
 def jpeg_files(folder: Path, n: int) -> FileDomain:

@@ -181,7 +181,7 @@ def split(training: Training, stream: object, steps: int, device: str) -> dict[s
     as_run = captured if training.engine.kind != EAGER else lambda function: function
     number, inputs = next(stream)  # type: ignore[call-overload]
     placed = {name: value.to(device) for name, value in inputs.items()}
-    batch = training.loader.finish(number, placed)
+    batch = next(training.loader.parts(number, placed))
     algorithm, noise = training.algorithm, training.draw_randomness(number)
 
     def gradients() -> None:
@@ -198,10 +198,10 @@ def split(training: Training, stream: object, steps: int, device: str) -> dict[s
     group = training.group
     assert group is not None
     gradients()
-    if training.loader.workers:
+    if training.loader.images.copies_ahead:  # workers read the images
         data = timed(lambda: next(stream), steps, device)  # type: ignore[call-overload]
     else:
-        data = timed(as_run(lambda: training.loader.finish(number, placed)), steps, device)
+        data = timed(as_run(lambda: next(training.loader.parts(number, placed))), steps, device)
         data += timed(lambda: next(stream), steps, device)  # type: ignore[call-overload]
     return {
         "data_ms": data,

@@ -42,7 +42,7 @@ PARTS = {
     "load dataset": ("swad.testbed.training.loop", "load_dataset"),
     "identify images": ("swad.testbed.training.loop", "domain_contents"),
     "open image cache": ("swad.testbed.training.loop", "open_cache"),
-    "images to device": ("swad.testbed.data.cached_loader", "build_store"),
+    "images to device": ("swad.testbed.data.images", "build_store"),
     "build network": ("swad.testbed.models.networks", "build"),
     "fuse kernels": ("swad.testbed.training.state", "fuse_kernels"),
     "save weights": ("swad.testbed.training.output", "save_weights"),

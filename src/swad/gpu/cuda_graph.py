@@ -24,6 +24,7 @@ from torch import Tensor
 from swad.util.names import one_line
 
 Inputs = Mapping[str, Tensor]
+"""Tensors by name, from which a step is made; their shapes are the same at every step."""
 T = TypeVar("T")
 
 
@@ -78,6 +79,11 @@ class CapturedGraph(Generic[T]):
                 tensor.copy_(values[name], non_blocking=True)
         self._graph.replay()
         return self.output
+
+
+def to_device(inputs: Inputs, device: torch.device) -> Inputs:
+    """Copy inputs to a device."""
+    return {name: value.to(device, non_blocking=True) for name, value in inputs.items()}
 
 
 def run_on_stream(stream: torch.cuda.Stream, function: Callable[[], T]) -> T:

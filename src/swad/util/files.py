@@ -21,7 +21,7 @@ from typing import Any, Self
 from swad.util.processes import MARK, has_ended, process_mark
 
 MAX_BYTES = 1 << 31
-"""More than settings, records or rows take: the cache's index of a million images has 150 MB."""
+"""More than settings, records or rows take: the cache's index of a million images has 14 MB."""
 
 
 def read_bytes(path: str | os.PathLike[str], most: int = MAX_BYTES) -> bytes:

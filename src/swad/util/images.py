@@ -165,13 +165,19 @@ def without_worker_traceback() -> Iterator[None]:
         raise DataError(str(error).strip().splitlines()[-1].removeprefix(name)) from None
 
 
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+"""Mean of red, green and blue on ImageNet, for pixels from 0 to 1."""
+IMAGENET_STD = (0.229, 0.224, 0.225)
+"""Standard deviation of red, green and blue on ImageNet."""
+
+
 class InputConfig(NamedTuple):
     """The images that a network was made for."""
 
     size: int = 224
     """Height and width."""
-    mean: tuple[float, ...] = (0.485, 0.456, 0.406)
-    std: tuple[float, ...] = (0.229, 0.224, 0.225)
+    mean: tuple[float, ...] = IMAGENET_MEAN
+    std: tuple[float, ...] = IMAGENET_STD
     crop: float = 0.875
     """Share of the shorter side that is kept when ImageNet is evaluated."""
     interpolation: str = "bilinear"

@@ -15,6 +15,7 @@ from PIL import Image
 from helpers.image_files import damage_data, decode_all, fail_on_log, make_files, only_cache, read, write_image
 from helpers.special_files import at_most, replace_by
 from swad.testbed.data import cache as cache_module
+from swad.testbed.data import cache_build
 from swad.testbed.data.cache import default_folder, open_cache
 from swad.testbed.data.cache_build import FORMAT, IMAGES, INDEX, index_checksum
 from swad.testbed.data.domains import ArrayDomain, Dataset
@@ -73,7 +74,7 @@ def test_arrays_of_another_size_are_resized_and_changes_are_noticed(folder):
     assert (cache.images[1, :, :, 1] == np.asarray(channel)).all()
     lines: list[str] = []
     assert (open_cache(dataset(1), folder, 6, log=lines.append).images != cache.images).any()
-    assert "1 added and 1 removed images" in lines[0]
+    assert "the images or the format changed since arrays-" in lines[0]
 
 
 def test_the_folder_comes_from_the_environment(root, tmp_path, monkeypatch):
@@ -104,11 +105,6 @@ def remove_image(root: Path, folder: Path) -> None:
     (root / "a" / "003.png").unlink()
 
 
-def other_format(root: Path, folder: Path) -> None:
-    file = only_cache(folder) / INDEX
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"format": FORMAT + 1}))
-
-
 def torn_index(root: Path, folder: Path) -> None:
     file = only_cache(folder) / INDEX
     file.write_bytes(file.read_bytes()[:100])
@@ -123,10 +119,11 @@ def endless_index(root: Path, folder: Path) -> None:
 
 
 def poor_index(root: Path, folder: Path) -> None:
-    (only_cache(folder) / INDEX).write_text(json.dumps({"format": FORMAT}))
+    (only_cache(folder) / INDEX).write_text(json.dumps({"name": only_cache(folder).name}))
 
 
 def change_index(folder: Path, **changes: object) -> None:
+    """Replace entries of the index, with a right checksum."""
     file = only_cache(folder) / INDEX
     index = json.loads(file.read_text()) | changes
     file.write_text(json.dumps(index | {"checksum": index_checksum(index)}))
@@ -142,15 +139,15 @@ def few_sizes(root: Path, folder: Path) -> None:
 
 
 def other_shape(root: Path, folder: Path) -> None:
-    change_index(folder, shape=[20, 10, 24, 3], sizes=[[20, 24]] * 20)
-
-
-def no_shape(root: Path, folder: Path) -> None:
-    change_index(folder, shape=[])
+    change_index(folder, shape=[20, 10, 24, 3], sizes=[[20, 24]] * 10)
 
 
 def empty_shape(root: Path, folder: Path) -> None:
     change_index(folder, shape=[10, 0, 24, 3])
+
+
+def other_name(root: Path, folder: Path) -> None:
+    change_index(folder, name="PACS-0-1")
 
 
 def wrong_index(root: Path, folder: Path) -> None:
@@ -166,27 +163,29 @@ def short_data(root: Path, folder: Path) -> None:
     os.truncate(only_cache(folder) / IMAGES, 1000)
 
 
+CHANGED = "the images or the format changed since two_domains-"
+
+
 @pytest.mark.parametrize(
     ("harm", "reason"),
     [
-        (change_image, "1 image of b changed, e.g. b/002.jpg"),
-        (touch_image, "1 image of b changed, e.g. b/002.jpg"),
-        (add_image, "domain a has 1 added and 0 removed images, e.g. a/900.png"),
-        (remove_image, "domain a has 0 added and 1 removed images, e.g. a/003.png"),
-        (other_format, f"it has format {FORMAT + 1}, this version reads {FORMAT}"),
+        (change_image, CHANGED),
+        (touch_image, CHANGED),
+        (add_image, CHANGED),
+        (remove_image, CHANGED),
         (torn_index, "it cannot be read (JSONDecodeError"),
         (deep_index, "it cannot be read (ValueError: nested too deeply)"),
         (endless_index, "it cannot be read (OSError: "),
         (poor_index, "it cannot be read (KeyError: 'checksum')"),
         (wrong_index, "it cannot be read (ValueError: wrong checksum of index.json)"),
-        (no_checksums, "its index does not match its images (checksums 0, expected 1)"),
-        (few_sizes, "its index does not match its images (sizes (3, 2), expected (10, 2))"),
-        (other_shape, "(images 20, expected 10; sizes (20, 2), expected (10, 2))"),
-        (no_shape, "it cannot be read (IndexError"),
+        (no_checksums, "it cannot be read (IndexError"),
+        (few_sizes, "it cannot be read (ValueError: cannot reshape"),
+        (other_shape, "it cannot be read (ValueError: cannot reshape"),
         (empty_shape, "it cannot be read (ZeroDivisionError"),
+        (other_name, "it cannot be read (ValueError: it is the cache PACS-0-1)"),
         (no_index, "it cannot be read (FileNotFoundError"),
-        (short_data, "its index does not match its images (bytes 1000, expected 14400)"),
-        (damage_data, "images 0 to 63 are damaged (wrong checksum)"),
+        (short_data, "it cannot be read (ValueError: mmap length is greater than file size)"),
+        (damage_data, "it cannot be read (ValueError: images 0 to 63 are damaged, wrong checksum)"),
     ],
 )
 def test_an_outdated_or_damaged_cache_is_rebuilt_with_the_reason(root, folder, harm, reason):
@@ -205,34 +204,45 @@ def test_an_outdated_or_damaged_cache_is_rebuilt_with_the_reason(root, folder, h
     assert only_cache(folder) == cache.path
 
 
-def test_a_cache_without_a_checksum_of_its_index_is_rebuilt_with_the_reason(root, folder):
-    open_cache(read(root), folder)
-    file = only_cache(folder) / INDEX
-    index = json.loads(file.read_text())
-    del index["checksum"]
-    file.write_text(json.dumps(index | {"format": 3}))
+def test_another_format_is_another_directory_that_replaces_the_old_one(root, folder, monkeypatch):
+    before = open_cache(read(root), folder)
+    monkeypatch.setattr(cache_build, "FORMAT", FORMAT + 1)
     lines: list[str] = []
-    open_cache(read(root), folder, log=lines.append)
-    assert [line for line in lines if f"it has format 3, this version reads {FORMAT}; rebuilding it" in line] == lines
+    after = open_cache(read(root), folder, log=lines.append)
+    assert before.path.name in lines[0]
+    assert after.path != before.path
+    assert only_cache(folder) == after.path
 
 
-def test_no_flipped_bit_of_an_index_changes_the_sizes_that_are_read(root, folder):
+def test_caches_of_other_images_and_sizes_stay(root, folder, tmp_path):
+    other = make_files(tmp_path / "other")
+    kept = [open_cache(read(root), folder, 16), open_cache(read(other), folder)]
+    for _ in range(2):
+        touch_image(root, folder)
+        open_cache(read(root), folder, log=lambda line: None)
+    assert all(cache.path.is_dir() for cache in kept)
+    assert len([entry for entry in folder.iterdir() if entry.is_dir()]) == 3
+
+
+def test_no_flipped_bit_of_an_index_changes_what_is_read(root, folder):
     want = open_cache(read(root), folder, log=fail_on_log)
     file, rng = only_cache(folder) / INDEX, random.Random(0)
     content = file.read_bytes()
-    sizes = range(content.index(b'"sizes"'), content.index(b'"sha256"'))
-    for number in range(20):
+    everywhere = range(len(content))
+    for number in range(60):
         damaged = bytearray(content)
-        damaged[rng.choice(sizes)] ^= 1 << rng.randrange(8)
+        damaged[rng.choice(everywhere)] ^= 1 << rng.randrange(8)
         file.write_bytes(damaged)
         os.utime(file, ns=(0, number))  # two writes may fall into one tick of the clock
         cache = open_cache(read(root), folder, workers=1, log=lambda line: None)
         assert (cache.sizes == want.sizes).all()
+        assert (cache.images == want.images).all()
+        assert cache.starts == want.starts
 
 
 def test_without_a_log_the_reason_is_a_warning(root, folder):
     open_cache(read(root), folder)
-    other_format(root, folder)
+    touch_image(root, folder)
     with pytest.warns(UserWarning, match="rebuilding it"):
         open_cache(read(root), folder)
 
@@ -278,8 +288,8 @@ def test_a_file_system_without_locks_is_a_warning(root, folder, monkeypatch):
 def test_a_cache_is_verified_once_per_process(root, folder, monkeypatch):
     first = open_cache(read(root), folder)
     verified = []
-    find_damage = cache_module._find_damage
-    monkeypatch.setattr(cache_module, "_find_damage", lambda *args: verified.append(args) or find_damage(*args))
+    checksum = cache_module.index_checksum
+    monkeypatch.setattr(cache_module, "index_checksum", lambda index: verified.append(index) or checksum(index))
     assert open_cache(read(root), folder, log=fail_on_log) is first
     assert not verified
     # Another time of modification is enough: the file may hold other bytes now.
@@ -303,15 +313,14 @@ def test_images_that_change_during_the_build_are_noticed(root, folder):
     def disturb(*state: object) -> None:
         change_image(root, folder)
 
-    with pytest.raises(
-        DataError, match=r"changed while the cache was being built \(1 image of b changed, e.g. b/002.jpg\); try again"
-    ):
+    with pytest.raises(DataError, match=r"the images changed while it was being built; try again"):
         open_cache(read(root), folder, progress=disturb)
+    assert not [entry for entry in folder.iterdir() if entry.is_dir()]
 
 
 def test_a_cache_in_a_directory_that_cannot_be_written_is_read(root, folder, monkeypatch):
     built = open_cache(read(root), folder)
-    built.path.with_name(f"{built.path.name}.lock").unlink()
+    next(folder.glob("*.lock")).unlink()
     opening = os.open
 
     def read_only(path, flags, *mode, **options):

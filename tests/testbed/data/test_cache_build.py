@@ -1,4 +1,4 @@
-"""Building an image cache: with worker processes, with damaged images, on a full disk, killed, and twice at once."""
+"""Building an image cache: with threads, with damaged images, on a full disk, killed, and twice at once."""
 
 import errno
 import json
@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -14,7 +15,6 @@ import numpy as np
 import pytest
 
 from helpers.image_files import damage_data, decode_all, fail_on_log, make_files, only_cache, read
-from swad.testbed.data import cache as cache_module
 from swad.testbed.data import cache_build
 from swad.testbed.data.cache import open_cache
 from swad.testbed.data.cache_build import BLOCK, INDEX
@@ -24,7 +24,7 @@ from swad.util.images import DataError
 WORKER = Path(__file__)
 
 
-def test_worker_processes_give_the_same_bytes_and_report_progress(tmp_path, folder):
+def test_threads_give_the_same_bytes_and_report_progress(tmp_path, folder):
     dataset = read(make_files(tmp_path / "data", per_domain=BLOCK + 3))
     seen: list[tuple[str, int, int | None]] = []
     cache = open_cache(dataset, folder, workers=2, progress=lambda *state: seen.append(state), log=fail_on_log)
@@ -37,16 +37,34 @@ def test_worker_processes_give_the_same_bytes_and_report_progress(tmp_path, fold
     assert one == other
 
 
-def test_without_workers_no_process_is_started(tmp_path, folder, monkeypatch):
-    root = make_files(tmp_path / "data", per_domain=BLOCK, sizes=((4, 4),))
-    monkeypatch.setattr(cache_module, "available_cores", lambda: 2)
-    started = []
-    monkeypatch.setattr(cache_build, "ProcessPoolExecutor", lambda *_, **__: started.append(1))
-    open_cache(read(root), folder, workers=0)
-    assert not started
-    with pytest.raises(AttributeError):  # a pool that is None
-        open_cache(read(root), folder, 2)
-    assert started == [1]
+def test_images_are_decoded_by_as_many_threads_as_workers(tmp_path, folder, monkeypatch):
+    dataset, threads = read(make_files(tmp_path / "data", per_domain=2 * BLOCK, sizes=((4, 4),))), set()
+    decode = cache_build.read_image
+    monkeypatch.setattr(
+        cache_build, "read_image", lambda path: (threads.add(threading.get_ident()), time.sleep(1e-3), decode(path))[-1]
+    )
+    for workers, expected in ((0, 1), (1, 1), (3, 3)):
+        threads.clear()
+        open_cache(dataset, folder / str(workers), workers=workers)
+        assert len(threads) == expected
+        assert threading.get_ident() not in threads
+
+
+def test_an_interrupted_build_decodes_no_further_images(tmp_path, folder, monkeypatch):
+    dataset, decoded = read(make_files(tmp_path / "data", per_domain=6 * BLOCK, sizes=((4, 4),))), []
+    decode = cache_build.read_image
+    monkeypatch.setattr(
+        cache_build, "read_image", lambda path: (decoded.append(path), time.sleep(1e-3), decode(path))[-1]
+    )
+
+    def interrupt(what: str, done: int, total: int | None) -> None:
+        if what == "decoding images":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        open_cache(dataset, folder, 4, workers=1, progress=interrupt)
+    assert len(decoded) <= 4 * BLOCK
+    assert not [entry for entry in folder.iterdir() if entry.is_dir()]
 
 
 def test_large_images_have_small_blocks(root, folder, monkeypatch):
@@ -112,26 +130,11 @@ def builder(root: Path, folder: Path, workers: int) -> subprocess.Popen[str]:
     )
 
 
-def test_a_script_without_a_main_guard_runs_once(tmp_path, folder):
-    root = make_files(tmp_path / "data", per_domain=BLOCK)
-    script = tmp_path / "script.py"
-    script.write_text(
-        "from swad.testbed.data import benchmarks\n"
-        "from swad.testbed.data.cache import open_cache\n"
-        f"cache = open_cache(benchmarks.load('folder', {str(root)!r}), {str(folder)!r}, workers=2)\n"
-        "print('opened', len(cache.images))\n"
-    )
-    result = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=60)
-    assert (result.stdout, result.stderr) == (f"opened {2 * BLOCK}\n", "")
-
-
 @pytest.mark.slow
 def test_a_cache_whose_builder_was_killed_is_rebuilt(tmp_path, folder):
     root = make_files(tmp_path / "data", per_domain=BLOCK)
     process = builder(root, folder, workers=2)
     assert process.stdout.readline() == "decoding\n"
-    children = [int(word) for word in process.stdout.readline().split()]
-    assert len(children) == 2
     process.send_signal(signal.SIGKILL)
     process.wait()
     left = only_cache(folder)
@@ -141,16 +144,11 @@ def test_a_cache_whose_builder_was_killed_is_rebuilt(tmp_path, folder):
     assert [line for line in lines if "the process that was building it was stopped; rebuilding it" in line] == lines
     assert (cache.images == decode_all(read(root))).all()
     assert only_cache(folder) == cache.path
-    # The killed process's own workers follow it.
-    until = time.monotonic() + 60
-    while any(Path(f"/proc/{child}").exists() for child in children) and time.monotonic() < until:
-        time.sleep(0.02)
-    assert not any(Path(f"/proc/{child}").exists() for child in children)
 
 
 def test_one_of_two_builders_waits_for_the_other(root, folder):
     first = builder(root, folder, workers=1)
-    assert [first.stdout.readline() for _ in range(2)] == ["decoding\n", "\n"]
+    assert first.stdout.readline() == "decoding\n"
     second = builder(root, folder, workers=1)
     assert "waiting for another process that is building it" in second.stdout.readline()
     assert second.poll() is None
@@ -161,15 +159,12 @@ def test_one_of_two_builders_waits_for_the_other(root, folder):
 
 
 def build_and_report() -> None:
-    import multiprocessing
-
     reported = []
 
     def progress(what: str, done: int, total: int | None) -> None:
         if what == "decoding images" and not reported:
             reported.append(done)
             print("decoding", flush=True)
-            print(*(child.pid for child in multiprocessing.active_children()), flush=True)
             sys.stdin.readline()
 
     root, folder, workers = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from swad.testbed.data import device_store
 from swad.testbed.data.cache import ImageCache
-from swad.testbed.data.device_store import OnDevice, Streaming, build_store
+from swad.testbed.data.device_store import Resident, Streaming, build_store
 
 ROW = 5 * 4 * 3
 CPU = torch.device("cpu")
@@ -37,7 +37,7 @@ def no_room(monkeypatch):
 def test_images_that_fit_are_stored_on_the_device(cache, recwarn):
     lines: list[str] = []
     images = build_store(cache, np.arange(40), CPU, lines.append)
-    assert isinstance(images, OnDevice)
+    assert isinstance(images, Resident)
     assert lines == ["40 images (0.0 MB) memory-mapped from the image cache"]
     # Not a copy: the tensor starts where the file is mapped.
     assert images.tensor.data_ptr() == cache.images.ctypes.data
@@ -52,14 +52,14 @@ def test_images_that_do_not_fit_are_streamed(cache, no_room):
     assert len(lines) == 1
     assert "40 images (0.0 MB) do not fit on cpu" in lines[0]
     assert "streaming them through 0.0 MB of host memory" in lines[0]
-    assert isinstance(build_store(cache, np.arange(39), CPU), OnDevice)
+    assert isinstance(build_store(cache, np.arange(39), CPU), Resident)
 
 
 def test_streaming_is_the_fallback_when_memory_runs_out(cache, monkeypatch):
     def full(*arguments):
         raise torch.OutOfMemoryError("out of memory")
 
-    monkeypatch.setattr(device_store, "OnDevice", full)
+    monkeypatch.setattr(device_store, "Resident", full)
     lines: list[str] = []
     images = build_store(cache, np.arange(40), CPU, lines.append)
     assert isinstance(images, Streaming)
@@ -70,7 +70,7 @@ def test_streaming_is_the_fallback_when_memory_runs_out(cache, monkeypatch):
 def test_both_stores_have_the_same_bytes(cache, device, no_room):
     stored = np.arange(3, 40, 2)
     on_device = build_store(cache, stored, torch.device(device))
-    assert isinstance(on_device, OnDevice)
+    assert isinstance(on_device, Resident)
     wanted = [np.random.RandomState(i).choice(stored, size) for i, size in enumerate((1, 4, 5, 13, 30))]
     for rows, images in zip(wanted, Streaming(cache, torch.device(device)).stream(wanted), strict=True):
         expected = torch.from_numpy(cache.images[rows])
@@ -140,7 +140,7 @@ def test_the_least_recently_used_images_leave(cache, keeping, monkeypatch):
 @pytest.mark.gpu
 def test_kept_images_are_those_of_a_store_of_its_own(cache, keeping):
     rows = np.array([3, 5, 39])
-    own = OnDevice(cache, rows, torch.device("cuda"))
+    own = Resident(cache, rows, torch.device("cuda"))
     first = build_store(cache, np.arange(20), torch.device("cuda"))
     kept = build_store(cache, rows, torch.device("cuda"))
     assert kept is first

@@ -7,6 +7,7 @@ import io
 import json
 import os
 import re
+import shutil
 import stat
 import tarfile
 import tracemalloc
@@ -103,8 +104,31 @@ def test_unpublished_checksums_are_recorded_and_compared(server, toy, tmp_path):
     assert download_dataset(toy, root).notes == ()
     (root / "toy").rename(root / "older")
     server.files["toy.zip"] += b"\0"
-    changed = download_dataset(toy, root)
-    assert "differs from the one recorded" in changed.notes[0]
+    for number in range(2):  # the record stays that of the first download
+        changed = download_dataset(toy, root)
+        assert "differs from that of the first download" in changed.notes[0]
+        assert not changed.files[0].verified
+        assert json.loads((root / "toy.fetched.json").read_text()) == record
+        (root / "toy").rename(root / f"changed-{number}")
+
+
+def test_a_damaged_record_is_written_anew(server, toy, tmp_path):
+    (tmp_path / "root").mkdir()
+    no_checksum = json.dumps({"files": [{"url": toy.downloads[0].url}]})
+    for content in ("no json", "[]", no_checksum, '{"files": [5]}'):
+        (tmp_path / "root" / "toy.fetched.json").write_text(content)
+        assert "no checksum is published" in download_dataset(toy, tmp_path / "root").notes[0]
+        assert checksum(server) in (tmp_path / "root" / "toy.fetched.json").read_text()
+        shutil.rmtree(tmp_path / "root" / "toy")
+
+
+def test_a_file_of_another_checksum_that_lies_there_is_fetched_again(server, toy, tmp_path):
+    work = tmp_path / "root" / ".fetch-toy"
+    work.mkdir(parents=True)
+    (work / "toy.zip").write_bytes(b"of another day")
+    result = download_dataset(with_checksum(toy, checksum(server)), tmp_path / "root")
+    assert result.check.ok
+    assert result.files[0].verified
 
 
 def enlarge(server: Server, tree: Path) -> None:

@@ -10,9 +10,8 @@ from torchvision.transforms.v2 import functional
 
 from helpers.batches import draw
 from swad.testbed.data.augment_parameters import COLUMNS, FACTORS, ORDER, identity
-from swad.testbed.data.domains import IMAGENET_MEAN, IMAGENET_STD
 from swad.testbed.data.gpu_augment import augment, jitter, luminance, resample, shift_hue
-from swad.util.images import DataError
+from swad.util.images import IMAGENET_MEAN, IMAGENET_STD, DataError
 
 MEAN, STD = torch.tensor(IMAGENET_MEAN), torch.tensor(IMAGENET_STD)
 LEVEL = 1 / 255

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from helpers.batches import draw
 from helpers.triton_interpreter import DEVICE, INTERPRETED, runs_kernels
 from swad.testbed.data import augment_parameters, gpu_augment
-from swad.testbed.data.domains import IMAGENET_MEAN, IMAGENET_STD
+from swad.util.images import IMAGENET_MEAN, IMAGENET_STD
 
 pytest.importorskip("triton", reason="needs triton")
 cuda = pytest.mark.skipif(INTERPRETED or not torch.cuda.is_available(), reason="needs a GPU")

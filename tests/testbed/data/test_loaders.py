@@ -9,10 +9,11 @@ import pytest
 import torch
 from PIL import Image
 
-from helpers.batches import batch_at, iterate, keys_at
+from helpers.batches import batch_at, iterate, keys_at, train_loader
 from swad.testbed.data.augmentation import Augmentation
 from swad.testbed.data.domains import ArrayDomain, Dataset, FileDomain, ImageSpec
-from swad.testbed.data.loaders import EvalLoader, TrainLoader, draw_indices
+from swad.testbed.data.loaders import EvalLoader, Loader
+from swad.testbed.data.sampling import draw_indices
 from swad.testbed.data.splits import hold_out
 from swad.util.images import DataError
 
@@ -48,10 +49,9 @@ def files(tmp_path_factory) -> Dataset:
     return Dataset("files", tuple(domains), tuple("wxyz"), LARGE)
 
 
-def train(dataset: Dataset, **options) -> TrainLoader:
+def train(dataset: Dataset, **options) -> Loader:
     sources = hold_out(dataset, "c").sources
-    options = {"batch_size": 4, "seed": 7, "workers": 0} | options
-    return TrainLoader(sources.train, sources.image_spec, **options)
+    return train_loader(sources.train, sources.image_spec, **{"batch_size": 4, "seed": 7} | options)
 
 
 def same(left, right) -> bool:
@@ -106,8 +106,8 @@ def test_any_number_of_workers_gives_the_same_bits(files):
 def test_workers_need_no_pickled_loader(files, default):
     """Of a launcher's processes, and from Python 3.14 on, these are the defaults. Functions cannot be pickled."""
     batches, before = train(files, workers=1), multiprocessing.get_start_method(allow_none=True)
-    prepare, process = batches.prepare, os.getpid()
-    batches.prepare = lambda images: prepare(images) if os.getpid() == process else pytest.fail("in a worker")
+    normalize, process = batches.images.prepare, os.getpid()
+    batches.images.prepare = lambda images: normalize(images) if os.getpid() == process else pytest.fail("in a worker")
     multiprocessing.set_start_method(default, force=True)
     try:
         assert same(next(iterate(batches, 3, 3)), batch_at(train(files), 3))
@@ -166,7 +166,7 @@ def test_the_global_random_state_is_unchanged(files):
 def test_one_image_is_augmented_differently_at_each_position(files):
     split = hold_out(files, "c").sources.train[0]
     one = type(split)(split.domain, "train", split.keys[:1])
-    images = batch_at(TrainLoader([one], LARGE, 6, 0, workers=0), 1).images
+    images = batch_at(train_loader([one], LARGE, 6, 0), 1).images
     assert len({tuple(image.flatten().tolist()) for image in images}) == 6
 
 

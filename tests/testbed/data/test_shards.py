@@ -11,11 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from helpers.batches import batch_at
+from helpers.batches import batch_at, train_loader
 from helpers.image_files import write_image
 from swad.testbed.data import benchmarks, shards, verify
 from swad.testbed.data.cache import default_folder
-from swad.testbed.data.epoch_loader import EpochLoader
 from swad.testbed.data.splits import hold_out
 from swad.testbed.training.run_data import domain_contents
 from swad.util.images import DataError
@@ -70,7 +69,7 @@ def test_shards_give_the_images_of_folders(folder, tmp_path, style):
         ]
         assert images[0] == images[1]
         assert len(images[0]) == 2 * SIZES[splits[0].split]
-    loader = EpochLoader(sides[1].train, sides[1].image_spec, 4, seed=1, workers=0)
+    loader = train_loader(sides[1].train, sides[1].image_spec, 4, seed=1, workers=0, epochs=True)
     assert batch_at(loader, 1).images.shape == (4, 3, 224, 224)
 
 

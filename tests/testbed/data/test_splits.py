@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swad.testbed.data.domains import ArrayDomain, Dataset
-from swad.testbed.data.splits import DomainSplit, HeldOut, hold_out, split, split_seed
+from swad.testbed.data.splits import DomainSplit, HeldOut, hold_out, seed_hash, split
 from swad.util.images import DataError
 
 
@@ -20,7 +20,7 @@ def toy() -> Dataset:
 
 
 def test_published_check_values():
-    assert [split_seed(0, i) for i in range(4)] == [894182419, 1514274641, 1325548499, 1796103049]
+    assert [seed_hash(0, i) for i in range(4)] == [894182419, 1514274641, 1325548499, 1796103049]
     indices = split(2048, 0, 0)
     assert indices.val[:3].tolist() == [548, 677, 1997]
     assert indices.train[:3].tolist() == [895, 510, 1575]
@@ -31,7 +31,7 @@ def test_published_check_values():
 def test_splits_equal_those_of_the_published_code(trial):
     # The straightforward version: two shuffles of lists with the same seed.
     for n, index in [(2048, 0), (3929, 3), (7, 1)]:
-        seed = split_seed(trial, index)
+        seed = seed_hash(trial, index)
         keys = list(range(n))
         np.random.RandomState(seed).shuffle(keys)
         assert split(n, trial, index).val.tolist() == keys[: int(n * 0.2)]

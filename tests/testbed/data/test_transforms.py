@@ -9,6 +9,7 @@ from torchvision import transforms as v1
 from swad.testbed.data.augmentation import Augmentation
 from swad.testbed.data.domains import ImageSpec
 from swad.testbed.data.transforms import Normalize, eval_transform, to_pil, train_transform
+from swad.testbed.training.recipe import AUGMENTATION
 from swad.util.images import DataError
 
 
@@ -64,3 +65,17 @@ def test_low_resolution_images_are_not_changed():
 def test_normalization_needs_one_mean_per_channel():
     with pytest.raises(DataError, match="must have 1 values, one per channel, got 3 and 3"):
         Normalize(ImageSpec(channels=1))
+
+
+def test_imagenet_transforms_keep_proportions():
+    """A wide image loses its sides in evaluation, and crops of training may be small."""
+    wide = Image.fromarray(np.repeat(np.arange(40, dtype=np.uint8)[None, :, None], 20, 0).repeat(3, 2) * 6)
+    center = eval_transform(ImageSpec(size=14, center_crop=True))(wide)
+    assert center.shape == (3, 14, 14)
+    # 40 x 20 pixels become 32 x 16, of which columns 9 to 22 remain: 11.25 to 28.75 of the original.
+    assert center[0, 7, 0].item() == pytest.approx(11.375 * 6, abs=3)
+    assert center[0, 7, -1].item() == pytest.approx(27.6 * 6, abs=3)
+    crop = train_transform(ImageSpec(size=14), Augmentation(**AUGMENTATION))
+    torch.manual_seed(0)
+    widths = [abs(int(image[0, 7, -1]) - int(image[0, 7, 0])) for image in (crop(wide) for _ in range(30))]
+    assert min(widths) < 40 < max(widths)

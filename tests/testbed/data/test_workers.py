@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from helpers.batches import train_loader
 from swad.testbed.data.domains import Dataset, FileDomain, ImageSpec
-from swad.testbed.data.loaders import TrainLoader
 from swad.testbed.data.splits import hold_out
 from swad.util.images import DataError
 
@@ -15,7 +15,7 @@ def test_workers_name_a_bad_image_in_one_line(tmp_path):
         (tmp_path / file).write_bytes(b"not an image")
     domains = tuple(FileDomain(name, np.zeros(12, np.int64), tmp_path, files) for name in "de")
     sources = hold_out(Dataset("two", domains, ("x",), ImageSpec(8)), "e").sources
-    batches = TrainLoader(sources.train, ImageSpec(8), 4, 0, workers=2)
+    batches = train_loader(sources.train, ImageSpec(8), 4, 0, workers=2)
     with pytest.raises(DataError) as caught:
         for _ in batches.inputs(1, 20):
             pass

@@ -13,11 +13,12 @@ import torch
 from helpers.runs import short
 from swad.testbed.data import benchmarks
 from swad.testbed.data.benchmark import Benchmark
-from swad.testbed.data.domains import IMAGENET_MEAN, IMAGENET_STD, ImageSpec
+from swad.testbed.data.domains import ImageSpec
 from swad.testbed.training import resolve as resolve_module
 from swad.testbed.training.config import ConfigError, RunConfig
 from swad.testbed.training.defaults import averaging_plan
 from swad.testbed.training.resolve import derived_seed, resolution_notes, resolve
+from swad.util.images import IMAGENET_MEAN, IMAGENET_STD
 
 
 def pacs(tmp_path: Path, **options: Any) -> RunConfig:

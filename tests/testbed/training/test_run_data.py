@@ -87,15 +87,15 @@ def test_the_next_run_of_a_process_equals_that_of_a_new_one(tmp_path, noise_fold
     """The image cache, and on a GPU the images, stay from a first run with other sources."""
     config = cached_config(noise_folder, tmp_path / "new", device=device, steps=4, deterministic=True)
     config = config.replace(target="b")
-    cache._verify.cache_clear()
+    cache._load.cache_clear()
     keep_images()
     try:
         train(config.replace(target="a", output=tmp_path / "first"))
         train(config.replace(output=tmp_path / "kept"))
-        assert (cache._verify.cache_info().misses, cache._verify.cache_info().hits) == (1, 1)
+        assert (cache._load.cache_info().misses, cache._load.cache_info().hits) == (1, 1)
     finally:
         keep_images(False)
-        cache._verify.cache_clear()
+        cache._load.cache_clear()
     train(config)
     require_same(tmp_path / "new", tmp_path / "kept")
 

@@ -14,7 +14,6 @@ An algorithm declares its own in a subclass of `Hyperparameters`:
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -24,6 +23,7 @@ import numpy as np
 
 from swad.testbed.data import benchmarks
 from swad.testbed.data.benchmark import Benchmark
+from swad.testbed.data.splits import seed_hash
 from swad.util.options import Bounds, has_type
 
 Seeding = Literal["2020", "present"]
@@ -254,15 +254,6 @@ def _draw_2020(
         value = drawn.draw(random)
         values[name] = own.value if isinstance(own, Constant) else value
     return {name: values[name] for name in declared}
-
-
-def seed_hash(*values: Any) -> int:
-    """Return DomainBed's seed for a tuple of values.
-
-    >>> seed_hash(0, 1)
-    1514274641
-    """
-    return int(hashlib.md5(str(values).encode(), usedforsecurity=False).hexdigest(), 16) % 2**31
 
 
 def search_range(declared: dataclasses.Field[Any], dataset: str, seeding: Seeding = "present") -> Range:

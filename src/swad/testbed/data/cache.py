@@ -1,12 +1,12 @@
 """All decoded images of a dataset in one file, which is built once and then memory-mapped by every run.
 
-    <dataset>-<hash>/images.u8     bytes: images × height × width × channels, one domain after another
-    <dataset>-<hash>/index.json    format, shape, source files, original sizes, checksums of the images and of itself
-    <dataset>-<hash>.lock          exclusive for the process that builds the cache, shared for readers
+    <dataset>-<place>-<content>/images.u8     bytes: images × height × width × channels, one domain after another
+    <dataset>-<place>-<content>/index.json    shape, original sizes, checksums of the images and of itself
+    <dataset>-<place>.lock                    exclusive for the process that builds the cache, shared for readers
 
-The cache is built in a temporary directory and moved into place when it is complete. It is used only if its format is
-current and every source file still has the recorded size and modification time. Otherwise it is rebuilt, and the
-reason is logged.
+The place is a hash of where the images are and of the size that was asked for. The content is a hash of the names,
+sizes and modification times of all source files and of the format, so the cache of images that changed is another
+directory. Building it removes the outdated ones of the same place, and the reason is logged.
 """
 
 from __future__ import annotations
@@ -16,32 +16,30 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from swad.testbed.data.cache_build import (
-    FORMAT,
     IMAGES,
     INDEX,
     build_cache,
-    fingerprint,
+    content_hash,
+    image_starts,
     images_per_block,
     index_checksum,
-    partial_directories,
 )
 from swad.testbed.data.domains import ArrayDomain, ByteArray, Dataset, FileDomain, IntArray
 from swad.util.cpu import available_cores
 from swad.util.files import FileLock, read_json
 from swad.util.images import DataError
-from swad.util.names import counted
 from swad.util.progress import Progress
 
 
@@ -84,7 +82,7 @@ def open_cache(
     progress: Progress | None = None,
     log: Callable[[str], object] = warnings.warn,
 ) -> ImageCache:
-    """Open the image cache of a dataset, and build it first if there is none or it is outdated.
+    """Open the image cache of a dataset, and build it first if there is none of these images.
 
     Opening reads the whole file once to verify its checksums, in parallel on all cores.
 
@@ -93,34 +91,46 @@ def open_cache(
         folder: Directory for caches. Default: ``$SWAD_CACHE``, or ``~/.cache/swad/images``.
         size: Resize images to ``size`` × ``size``. Default: keep them if they all have one size of at most 256, else
             resize them to 256 × 256.
-        workers: Number of decoding processes. Default: one per core; 0 and 1 decode in this process.
+        workers: Number of decoding threads. Default: one per core.
         progress: Progress callback for decoding.
         log: Called with one line that says why a cache is rebuilt, or that another process is building it.
     """
     if (in_memory := _in_memory(dataset, size)) is not None:
         return in_memory
-    path = _cache_path(dataset, folder, size)
-    lock_path = path.with_name(f"{path.name}.lock")
+    place = _place(dataset, folder, size)
+    path = place.with_name(f"{place.name}-{content_hash(dataset)}")
+    lock_path = place.with_name(f"{place.name}.lock")
 
     def on_wait() -> None:
         log(f"image cache {path}: waiting for another process that is building it")
 
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        place.parent.mkdir(parents=True, exist_ok=True)
         with _lock_for_reading(lock_path, on_wait):
-            cache = _open(path, dataset)
+            cache = _open(path)
         if isinstance(cache, ImageCache):
             return cache
         with FileLock(lock_path, on_wait=on_wait):
-            # Check again: another process may have built it in the meantime.
-            cache = _open(path, dataset)
+            cache = _open(path)  # another process may have built it in the meantime
             if isinstance(cache, ImageCache):
                 return cache
-            if cache:
-                log(f"image cache {path}: {cache}; rebuilding it")
-                _verify.cache_clear()  # so that the disk space of the old one can be freed
-            build_cache(path, dataset, size, available_cores() if workers is None else max(1, workers), progress)
-            cache = _open(path, dataset)
+            outdated = [entry for entry in place.parent.glob(f"{place.name}*") if entry.is_dir()]
+            if outdated:
+                log(f"image cache {path}: {cache or _why_outdated(outdated)}; rebuilding it")
+                _load.cache_clear()  # so that the disk space of the old one can be freed
+            workers = available_cores() if workers is None else max(1, workers)
+            partial = path.with_name(f"{path.name}{PARTIAL}{os.getpid()}")
+            try:
+                partial.mkdir()
+                build_cache(partial, path.name, dataset, size, workers, progress)
+                if path.name != f"{place.name}-{content_hash(dataset)}":
+                    raise DataError(f"image cache {path}: the images changed while it was being built; try again")
+                for entry in outdated:  # one that somebody else owns may stay
+                    shutil.rmtree(entry, ignore_errors=True)
+                os.rename(partial, path)
+            finally:
+                shutil.rmtree(partial, ignore_errors=True)
+            cache = _open(path)
     except OSError as error:
         option = "--cache" if folder is not None else "--cache or SWAD_CACHE"
         raise DataError(
@@ -128,10 +138,7 @@ def open_cache(
         ) from None
     if isinstance(cache, ImageCache):
         return cache
-    raise DataError(
-        f"image cache {path}: the images changed while the cache was being built ({cache or 'it was removed'}); "
-        "try again"
-    )
+    raise DataError(f"image cache {path}: {cache or 'it was removed'} right after it was built; check the disk")
 
 
 def _lock_for_reading(path: Path, on_wait: Callable[[], None]) -> AbstractContextManager[object]:
@@ -159,12 +166,11 @@ def _in_memory(dataset: Dataset, size: int | None) -> ImageCache | None:
     if size is not None and (height, width) != (size, size):
         return None
     images = arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
-    return ImageCache(images, np.tile(np.array([height, width]), (len(images), 1)), _starts(dataset), None)
+    return ImageCache(images, np.tile(np.array([height, width]), (len(images), 1)), image_starts(dataset), None)
 
 
-def _cache_path(dataset: Dataset, folder: Path | str | None, size: int | None) -> Path:
-    # The format and the list of files are not part of the name, so that an outdated cache is found and replaced
-    # instead of being left behind.
+def _place(dataset: Dataset, folder: Path | str | None, size: int | None) -> Path:
+    """Return the path that the caches of a dataset and size begin with."""
     roots = [str(d.root.resolve()) if isinstance(d, FileDomain) else None for d in dataset.domains]
     identity = json.dumps([dataset.name, dataset.domain_names, roots, size])
     name = re.sub(r"[^\w.-]+", "_", dataset.name)
@@ -172,93 +178,59 @@ def _cache_path(dataset: Dataset, folder: Path | str | None, size: int | None) -
     return parent / f"{name}-{hashlib.sha256(identity.encode()).hexdigest()[:12]}"
 
 
+PARTIAL = ".partial-"
+"""What the name of a directory ends with while a process, whose number follows, builds it."""
+
+
+def _why_outdated(directories: list[Path]) -> str:
+    complete = [entry.name for entry in directories if PARTIAL not in entry.name]
+    if complete:
+        return f"the images or the format changed since {min(complete)} was built"
+    return "the process that was building it was stopped"
+
+
 MAX_OPENED = 8
 """Caches that a process keeps open for its next runs. They are mapped files and take no memory of their own."""
+
+
+def _open(path: Path) -> ImageCache | str | None:
+    """Return the cache, or the reason why it cannot be used, or None if there is none.
+
+    The next run of a process finds the cache open. Its checksums are verified again only if its files changed.
+    """
+    if not path.exists():
+        return None
+    try:
+        return _load(path, tuple(_file_state(path / name) for name in (INDEX, IMAGES)))
+    except (OSError, ValueError, TypeError, LookupError, ArithmeticError) as error:
+        return f"it cannot be read ({type(error).__name__}: {' '.join(str(error).split())[:200]})"
+
+
+@lru_cache(MAX_OPENED)
+def _load(path: Path, files: tuple[tuple[int, ...], ...]) -> ImageCache:
+    """Read a cache whose files have these states, and verify all of it."""
+    index = read_json(path / INDEX)
+    if index["checksum"] != index_checksum(index):
+        raise ValueError(f"wrong checksum of {INDEX}")
+    if index["name"] != path.name:
+        raise ValueError(f"it is the cache {index['name']}")
+    images = np.memmap(path / IMAGES, np.uint8, "r", shape=tuple(index["shape"]))
+    block, checksums = images_per_block(images.shape[1:]), index["sha256"]
+
+    def is_intact(start: int) -> bool:
+        with (path / IMAGES).open("rb") as file:  # a disk that fails is an exception here, and a signal when mapped
+            file.seek(start * images[0].nbytes)
+            return bool(hashlib.sha256(file.read(block * images[0].nbytes)).hexdigest() == checksums[start // block])
+
+    starts = range(0, len(images), block)
+    with ThreadPoolExecutor(available_cores()) as pool:  # hashing releases the GIL
+        for start, intact in zip(starts, pool.map(is_intact, starts), strict=True):
+            if not intact:
+                raise ValueError(f"images {start:,} to {start + block - 1:,} are damaged, wrong checksum")
+    sizes = np.array(index["sizes"], np.int64).reshape(len(images), 2)
+    return ImageCache(images, sizes, index["starts"], path)
 
 
 def _file_state(path: Path) -> tuple[int, ...]:
     status = path.stat()
     return (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
-
-
-def _open(path: Path, dataset: Dataset) -> ImageCache | str | None:
-    """Return the cache, or the reason why it cannot be used, or None if there is none.
-
-    The next run of a process finds the cache open. Its checksums are verified again only if its files changed; whether
-    the source images changed is asked every time.
-    """
-    if not path.exists():
-        return "the process that was building it was stopped" if partial_directories(path) else None
-    try:
-        files = (_file_state(path / INDEX), _file_state(path / IMAGES))
-        index = _read_index(path, files)
-        if index["format"] != FORMAT:
-            return f"it has format {index['format']}, this version reads {FORMAT}"
-        if change := _describe_change(index["domains"], fingerprint(dataset)):
-            return change
-        return _verify(path, files, tuple(_starts(dataset).items()), sum(map(len, dataset.domains)))
-    except (OSError, ValueError, TypeError, LookupError, ArithmeticError) as error:
-        return f"it cannot be read ({type(error).__name__}: {' '.join(str(error).split())[:200]})"
-
-
-FileStates = tuple[tuple[int, ...], ...]
-
-
-@lru_cache(MAX_OPENED)
-def _read_index(path: Path, files: FileStates) -> Any:
-    index = read_json(path / INDEX)
-    if index["format"] == FORMAT and index["checksum"] != index_checksum(index):
-        raise ValueError(f"wrong checksum of {INDEX}")
-    return index
-
-
-@lru_cache(MAX_OPENED)
-def _verify(path: Path, files: FileStates, starts: tuple[tuple[str, int], ...], n: int) -> ImageCache | str:
-    """Return the cache of `n` images, or how it is damaged."""
-    index, data = _read_index(path, files), path / IMAGES
-    shape, checksums, sizes = tuple(index["shape"]), index["sha256"], np.array(index["sizes"], np.int64)
-    block = images_per_block(shape[1:])
-    lengths = {
-        "bytes": (data.stat().st_size, int(np.prod(shape))),
-        "images": (shape[0], n),
-        "sizes": (sizes.shape, (n, 2)),
-        "checksums": (len(checksums), -(-n // block)),
-    }
-    if wrong := [f"{what} {got}, expected {want}" for what, (got, want) in lengths.items() if got != want]:
-        return f"its index does not match its images ({'; '.join(wrong)})"
-    if damage := _find_damage(data, checksums, int(np.prod(shape[1:])), block):
-        return damage
-    return ImageCache(np.memmap(data, np.uint8, "r", shape=shape), sizes, dict(starts), path)
-
-
-def _describe_change(before: list[dict[str, Any]], now: list[dict[str, Any]]) -> str | None:
-    """Describe how the source images changed since the cache was built."""
-    for old, new in zip(before, now, strict=True):
-        if old["files"] != new["files"]:
-            removed, added = set(old["files"]) - set(new["files"]), set(new["files"]) - set(old["files"])
-            example = f", e.g. {min(removed | added)}" if removed | added else ""
-            return f"domain {new['name']} has {len(added)} added and {len(removed)} removed images{example}"
-        changed = [i for i, stats in enumerate(zip(old["stats"], new["stats"], strict=True)) if stats[0] != stats[1]]
-        if changed:
-            return f"{counted(len(changed), 'image')} of {new['name']} changed, e.g. {new['files'][changed[0]]}"
-    return None
-
-
-def _find_damage(data: Path, checksums: Sequence[str], bytes_per_image: int, block: int) -> str | None:
-    """Describe the first block whose checksum is wrong."""
-
-    def is_intact(i: int) -> bool:
-        with data.open("rb") as file:
-            file.seek(i * block * bytes_per_image)
-            return hashlib.sha256(file.read(block * bytes_per_image)).hexdigest() == checksums[i]
-
-    with ThreadPoolExecutor(available_cores()) as pool:  # hashing releases the GIL
-        for i, intact in enumerate(pool.map(is_intact, range(len(checksums)))):
-            if not intact:
-                return f"images {i * block:,} to {(i + 1) * block - 1:,} are damaged (wrong checksum)"
-    return None
-
-
-def _starts(dataset: Dataset) -> dict[str, int]:
-    ends = np.cumsum([len(domain) for domain in dataset.domains]).tolist()
-    return dict(zip(dataset.domain_names, [0, *ends[:-1]], strict=True))

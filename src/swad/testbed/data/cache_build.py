@@ -1,7 +1,7 @@
-"""Building an image cache: decode every image in parallel, resize it, and write it to its row of one file.
+"""Building an image cache: decode every image, resize it, and write it to its row of one file, on all cores.
 
-The cache is built next to its final path and moved there in one step, so a process that is killed leaves a partial
-directory and never an incomplete cache. `swad.testbed.data.cache` decides when to build and reads the result.
+The directory is moved to its final path when it is complete, so a process that is killed leaves a partial directory and
+never an incomplete cache. `swad.testbed.data.cache` decides when to build and reads the result.
 """
 
 from __future__ import annotations
@@ -9,18 +9,10 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shutil
-import signal
-import sys
-import threading
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
-from multiprocessing.context import SpawnContext, SpawnProcess
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -28,9 +20,8 @@ from swad.testbed.data.domains import ArrayDomain, ByteArray, Dataset, FileDomai
 from swad.util.images import DataError, open_image, read_image
 from swad.util.progress import Progress
 
-FORMAT = 4
-"""Version of the file format. 2: 16-bit gray images are scaled to 8 bits; blocks of large images are smaller.
-3: 16-bit TIFF files in which 0 is white are inverted. 4: the index has a checksum of its own."""
+FORMAT = 5
+"""Version of the file format."""
 IMAGES, INDEX = "images.u8", "index.json"
 DEFAULT_SIZE = 256
 """Images that share one size of at most this are stored as they are; all others are resized to this square."""
@@ -43,52 +34,39 @@ Source = str | ByteArray
 """An image to store: the path of a file, or the pixels of an image in memory."""
 
 
-def build_cache(path: Path, dataset: Dataset, size: int | None, workers: int, progress: Progress | None) -> None:
-    """Build the cache of a dataset at ``path``, replacing an old one; on an error nothing is left behind."""
-    for leftover in partial_directories(path):
-        shutil.rmtree(leftover)
-    partial = path.with_name(f"{path.name}.partial-{os.getpid()}")
-    try:
-        partial.mkdir()
-        # Taken before reading: images that change in the meantime are noticed when the cache is opened.
-        domains = fingerprint(dataset)
-        sources = _sources(dataset)
-        with _pool(min(workers, -(-len(sources) // BLOCK))) as pool:
-            height, width = (size, size) if size is not None else _common_size(pool, _chunks(sources, BLOCK), progress)
-            shape = (height, width, _channels(dataset))
-            data = partial / IMAGES
-            _allocate(data, len(sources) * int(np.prod(shape)))
-            n = images_per_block(shape)
-            blocks = [_Block(str(data), i * n, chunk, shape) for i, chunk in enumerate(_chunks(sources, n))]
-            sizes: list[tuple[int, int]] = []
-            checksums: list[str] = []
-            for block_sizes, checksum in pool.map(_write_block, blocks):
-                sizes += block_sizes
-                checksums.append(checksum)
-                if progress:
-                    progress("decoding images", len(sizes), len(sources))
-        index = {
-            "format": FORMAT,
-            "dataset": dataset.name,
-            "shape": [len(sources), *shape],
-            "domains": domains,
-            "sizes": sizes,
-            "sha256": checksums,
-        }
-        index["checksum"] = index_checksum(index)
-        (partial / INDEX).write_text(json.dumps(index), encoding="utf-8")
-        for file in (data, partial / INDEX):
-            _flush_to_disk(file)
-        if path.exists():
-            shutil.rmtree(path)
-        os.rename(partial, path)
-    except BrokenProcessPool:
-        raise DataError(
-            f"image cache {path}: a decoding process was killed, perhaps because memory ran out; use fewer workers "
-            "(1 starts no processes)"
-        ) from None
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
+def build_cache(
+    directory: Path, name: str, dataset: Dataset, size: int | None, workers: int, progress: Progress | None
+) -> None:
+    """Build the cache of a dataset in a new directory; `name` is that of its final path."""
+    sources = _sources(dataset)
+    # Threads, as Pillow releases the GIL while it decodes. `map` cancels what is waiting when its iterator is left.
+    with ThreadPoolExecutor(workers) as pool:
+        height, width = (size, size) if size is not None else _common_size(pool, _chunks(sources, BLOCK), progress)
+        shape = (height, width, _channels(dataset))
+        data, n = directory / IMAGES, images_per_block(shape)
+        _allocate(data, len(sources) * int(np.prod(shape)))
+        sizes: list[tuple[int, int]] = []
+        checksums: list[str] = []
+
+        def write(start: int) -> tuple[list[tuple[int, int]], str]:
+            return _write_block(data, start, sources[start : start + n], shape)
+
+        for block_sizes, checksum in pool.map(write, range(0, len(sources), n)):
+            sizes += block_sizes
+            checksums.append(checksum)
+            if progress:
+                progress("decoding images", len(sizes), len(sources))
+    index = {
+        "name": name,
+        "shape": [len(sources), *shape],
+        "starts": image_starts(dataset),
+        "sizes": sizes,
+        "sha256": checksums,
+    }
+    (directory / INDEX).write_text(json.dumps({**index, "checksum": index_checksum(index)}), encoding="utf-8")
+    for file in (data, directory / INDEX):
+        with file.open("rb") as written:
+            os.fsync(written.fileno())
 
 
 def index_checksum(index: Mapping[str, Any]) -> str:
@@ -97,22 +75,29 @@ def index_checksum(index: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
 
-def fingerprint(dataset: Dataset) -> list[dict[str, Any]]:
-    """Return the names, sizes and modification times of a dataset's files, which tell whether a cache is current."""
-    domains: list[dict[str, Any]] = []
+def content_hash(dataset: Dataset) -> str:
+    """Return a hash of the format and of the names, sizes and modification times of a dataset's files."""
+    digest = hashlib.sha256(f"{FORMAT}".encode())
     for domain in dataset.domains:
+        digest.update(f"\0\0{domain.name}\0".encode())
         if isinstance(domain, FileDomain):
-            stats = [_size_and_time(os.path.join(domain.root, file)) for file in domain.files]
-            domains.append({"name": domain.name, "files": list(domain.files), "stats": stats})
+            for file in domain.files:
+                state = _size_and_time(os.path.join(domain.root, file))
+                digest.update(f"{file}\0{state}\0".encode(errors="surrogateescape"))
         elif isinstance(domain, ArrayDomain):
-            data = np.ascontiguousarray(domain.images)
-            files = [f"array {data.shape} {hashlib.sha256(data.data).hexdigest()}"]
-            domains.append({"name": domain.name, "files": files, "stats": []})
+            digest.update(f"{domain.images.shape}".encode())
+            digest.update(np.ascontiguousarray(domain.images).data)
         else:
             raise DataError(
                 f"domain {domain.name}: only a FileDomain or an ArrayDomain can be cached, got {type(domain).__name__}"
             )
-    return domains
+    return digest.hexdigest()[:12]
+
+
+def image_starts(dataset: Dataset) -> dict[str, int]:
+    """Return the row of each domain's first image."""
+    ends = np.cumsum([len(domain) for domain in dataset.domains]).tolist()
+    return dict(zip(dataset.domain_names, [0, *ends[:-1]], strict=True))
 
 
 def images_per_block(shape: Sequence[int]) -> int:
@@ -124,37 +109,22 @@ def images_per_block(shape: Sequence[int]) -> int:
     return max(1, min(BLOCK, BLOCK_BYTES // int(np.prod(shape))))
 
 
-def partial_directories(path: Path) -> list[Path]:
-    """Return what interrupted builds of the cache at ``path`` left behind."""
-    return sorted(path.parent.glob(f"{path.name}.partial-*"))
-
-
-class _Block(NamedTuple):
-    """Work for one worker: decode these images and write them from row ``start`` on."""
-
-    data: str
-    start: int
-    sources: Sequence[Source]
-    shape: tuple[int, ...]
-
-
-def _write_block(block: _Block) -> tuple[list[tuple[int, int]], str]:
-    """Decode and write a block; return the original sizes of its images and the checksum of its bytes."""
-    pixels = np.empty((len(block.sources), *block.shape), np.uint8)
+def _write_block(
+    data: Path, start: int, sources: Sequence[Source], shape: tuple[int, ...]
+) -> tuple[list[tuple[int, int]], str]:
+    """Decode images and write them from row ``start`` on; return their original sizes and the checksum of the block."""
+    pixels = np.empty((len(sources), *shape), np.uint8)
     sizes: list[tuple[int, int]] = []
-    for i, source in enumerate(block.sources):
+    for i, source in enumerate(sources):
         image = np.asarray(read_image(Path(source))) if isinstance(source, str) else source
         sizes.append((image.shape[0], image.shape[1]))
-        pixels[i] = _resize(image, block.shape[0], block.shape[1])
-    # Written rather than mapped: a full disk is then an exception and not a SIGBUS.
-    fd = os.open(block.data, os.O_WRONLY)
-    try:
-        remaining, offset = pixels.data.cast("B"), block.start * int(np.prod(block.shape))
+        pixels[i] = _resize(image, shape[0], shape[1])
+    # Written rather than mapped: where space cannot be reserved, a full disk is then an exception and not a SIGBUS.
+    with data.open("r+b", buffering=0) as file:
+        remaining, offset = pixels.data.cast("B"), start * int(np.prod(shape))
         while remaining:
-            written = os.pwrite(fd, remaining, offset)
+            written = os.pwrite(file.fileno(), remaining, offset)
             remaining, offset = remaining[written:], offset + written
-    finally:
-        os.close(fd)
     return sizes, hashlib.sha256(pixels.data).hexdigest()
 
 
@@ -172,7 +142,7 @@ def _resize(image: ByteArray, height: int, width: int) -> ByteArray:
     return np.stack([resize(image[..., channel]) for channel in range(image.shape[2])], -1)
 
 
-def _common_size(pool: Executor, chunks: list[list[Source]], progress: Progress | None) -> tuple[int, int]:
+def _common_size(pool: ThreadPoolExecutor, chunks: list[list[Source]], progress: Progress | None) -> tuple[int, int]:
     """Return the size that all images share if it is small enough, else the default square. Reads headers only."""
     sizes: set[tuple[int, int]] = set()
     for i, chunk_sizes in enumerate(pool.map(_header_sizes, chunks)):
@@ -197,55 +167,6 @@ def _header_sizes(sources: Sequence[Source]) -> set[tuple[int, int]]:
         except Exception:  # Pillow raises many types; read_image turns them into an error that names the file
             sizes.add(read_image(Path(source)).size[::-1])
     return sizes
-
-
-class _Process(SpawnProcess):
-    """A process that does not import the main module: a script without a main guard would run once more in it."""
-
-    def start(self) -> None:
-        """Start the process, which takes what to import from the main module of this one."""
-        main = sys.modules["__main__"]
-        sys.modules["__main__"] = ModuleType("__main__")
-        try:
-            super().start()
-        finally:
-            sys.modules["__main__"] = main
-
-
-class _Context(SpawnContext):
-    """Spawned processes: forking is unsafe in a process that uses CUDA or threads."""
-
-    Process = _Process
-
-
-@contextmanager
-def _pool(workers: int) -> Iterator[Executor]:
-    """Start decoding processes, or a single thread for one worker."""
-    from multiprocessing import current_process
-
-    if workers == 1 or current_process().daemon:  # daemonic processes may not start children
-        pool: Executor = ThreadPoolExecutor(1)
-    else:
-        pool = ProcessPoolExecutor(workers, mp_context=_Context(), initializer=_start_worker)
-    try:
-        yield pool
-    finally:
-        pool.shutdown(cancel_futures=True)
-
-
-def _start_worker() -> None:
-    """Ignore Ctrl-C, which the parent handles, and exit when the parent dies, even if it was killed."""
-    from multiprocessing import parent_process
-
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    parent = parent_process()
-    assert parent is not None
-
-    def exit_with_parent() -> None:
-        parent.join()
-        os._exit(1)
-
-    threading.Thread(target=exit_with_parent, daemon=True).start()
 
 
 def _sources(dataset: Dataset) -> list[Source]:
@@ -279,11 +200,6 @@ def _allocate(data: Path, size: int) -> None:
             os.posix_fallocate(file.fileno(), 0, size)
         else:
             file.truncate(size)
-
-
-def _flush_to_disk(path: Path) -> None:
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
 
 
 def _size_and_time(path: str) -> list[int]:

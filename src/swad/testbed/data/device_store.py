@@ -18,16 +18,17 @@ from torch import Tensor
 from swad.testbed.data.cache import ImageCache
 from swad.testbed.data.domains import ByteArray, IntArray
 
-# Device memory reserved for weights, activations and captured graphs: this much, or half of what is free.
 RESERVED_BYTES = 12 * 2**30
-# Pinned host memory for images on their way to the device: each of two buffers holds 341 images of 256 x 256, more
-# than three batches of the paper's protocol.
+"""Device memory that images leave free for weights, activations and captured graphs: what the hungriest method takes on
+MobileNetV2 with the paper's batch (VAT 12.2 GiB, ERM 5). On a small device it is half of what is free."""
 HOST_BYTES = 128 * 2**20
+"""Pinned host memory for images on their way to the device: each of two buffers holds 341 images of 256 x 256, more
+than three batches of the paper's protocol."""
 
 
 def build_store(
     cache: ImageCache, rows: IntArray, device: torch.device, log: Callable[[str], None] = lambda line: None
-) -> OnDevice | Streaming:
+) -> Resident | Streaming:
     """Load the images that a run needs onto a device, or stream them if they do not fit.
 
     Args:
@@ -43,7 +44,7 @@ def build_store(
     reason = f"limit {_megabytes(limit)}"
     if store is None and need <= limit:
         try:
-            store = OnDevice(cache, rows, device)
+            store = Resident(cache, rows, device)
         except torch.OutOfMemoryError:
             reason = "out of memory"
     if store is not None:
@@ -58,7 +59,7 @@ def build_store(
 # -- images that stay on a device between the runs of a process ------------------------------------------------------
 
 _keeps_images = False
-_kept: OrderedDict[tuple[int, torch.device], OnDevice] = OrderedDict()
+_kept: OrderedDict[tuple[int, torch.device], Resident] = OrderedDict()
 
 
 def keep_images(keep: bool = True) -> None:
@@ -73,7 +74,7 @@ def keep_images(keep: bool = True) -> None:
         _kept.clear()
 
 
-def _kept_images(cache: ImageCache, device: torch.device) -> OnDevice | None:
+def _kept_images(cache: ImageCache, device: torch.device) -> Resident | None:
     """Return all images of a cache on a device; None if they would take more than a quarter of what is free."""
     key = (id(cache), device)  # the store holds the cache, so that its number is not given to another one
     if key in _kept:
@@ -86,14 +87,14 @@ def _kept_images(cache: ImageCache, device: torch.device) -> OnDevice | None:
         _kept.popitem(last=False)
         torch.cuda.empty_cache()
     try:
-        _kept[key] = OnDevice(cache, np.arange(len(cache.images)), device)
+        _kept[key] = Resident(cache, np.arange(len(cache.images)), device)
     except torch.OutOfMemoryError:
         return None
     return _kept[key]
 
 
-class OnDevice:
-    """All rows on the device in one tensor; on the CPU the memory-mapped cache itself.
+class Resident:
+    """All rows in one tensor, which needs no copy per step: in the memory of a GPU, or on the CPU the mapped cache.
 
     A captured CUDA graph can select images from the tensor. Do not write to it: on the CPU it is the file.
     """

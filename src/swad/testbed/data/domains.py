@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from swad.util.files import read_bytes
-from swad.util.images import DataError, read_image
+from swad.util.images import IMAGENET_MEAN, IMAGENET_STD, DataError, read_image
 from swad.util.names import NO_TARGET, did_you_mean, name_problem
 
 if TYPE_CHECKING:
@@ -21,9 +21,6 @@ if TYPE_CHECKING:
 
 IntArray = npt.NDArray[np.int64]
 ByteArray = npt.NDArray[np.uint8]
-
-IMAGENET_MEAN = (0.485, 0.456, 0.406)
-IMAGENET_STD = (0.229, 0.224, 0.225)
 
 
 class Domain(Protocol):

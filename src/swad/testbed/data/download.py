@@ -1,23 +1,24 @@
-"""Downloading a dataset: fetch the files, verify them, unpack them, and move the result into place in one step.
+"""Downloading a dataset: fetch the files, unpack them, move the result into place in one step, and count its images.
 
 The work is done in ``<root>/.fetch-<folder>``, so an interrupted download leaves no incomplete dataset, and running it
-again resumes it. `gdown` transfers the files, also from Google Drive. Published checksums (of MNIST's
-files and one list of DomainNet) are verified. Others are recorded in ``<root>/<folder>.fetched.json`` and compared with
-those of later downloads.
+again resumes it. `pooch` keeps what was fetched and verifies published checksums (of MNIST's files and one list of
+DomainNet). Of every other file, the checksum of the first download is kept in ``<root>/<folder>.fetched.json`` and
+compared with those of later ones.
 """
 
 from __future__ import annotations
 
 import gzip
-import hashlib
 import lzma
 import os
 import shutil
 import tarfile
 import zipfile
 import zlib
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from swad.testbed.data.benchmark import Benchmark, Download
 from swad.testbed.data.benchmarks import get
@@ -76,11 +77,13 @@ def download_dataset(
     try:
         work.mkdir(parents=True, exist_ok=True)
         with FileLock(work / "lock"):
+            files = tuple(_fetch(item, work, progress, retries) for item in benchmark.downloads)
             record = root / f"{benchmark.folder}.fetched.json"
-            files = tuple(_download_file(item, work, progress, retries) for item in benchmark.downloads)
-            notes = _compare_with_record(record, files)
+            first = _read_record(record)
+            notes = _compare_with_record(record, first, files)
             dataset = _assemble(benchmark, work, progress)
-            write_json(record, {"dataset": benchmark.name, "files": [asdict(file) for file in files]})
+            kept = {**{file.url: asdict(file) for file in files}, **first}
+            write_json(record, {"dataset": benchmark.name, "files": list(kept.values())})
             os.replace(dataset, path)
     except FileLockedError as error:
         raise DataError(f"process {error.owner} is already downloading into {work}; wait until it ends") from None
@@ -92,45 +95,41 @@ def download_dataset(
     return DownloadResult(benchmark.name, path, files, notes, check(path, benchmark, decode=False))
 
 
-def _download_file(item: Download, work: Path, progress: Progress | None, retries: int) -> DownloadedFile:
-    path = work / item.filename
-    if not path.exists():
-        _transfer(item.url, path, progress, retries)
-    with path.open("rb") as file:
-        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
-    if item.sha256 is not None and sha256 != item.sha256:
-        path.unlink()  # resuming from damaged bytes would never succeed
-        raise DataError(f"{item.filename} has sha256 {sha256}, expected {item.sha256}; removed it, download it again")
-    return DownloadedFile(item.url, item.filename, path.stat().st_size, sha256, item.sha256 is not None)
-
-
-def _transfer(url: str, path: Path, progress: Progress | None, retries: int) -> None:
+def _fetch(item: Download, work: Path, progress: Progress | None, retries: int) -> DownloadedFile:
+    """Fetch a file, unless it is there, and verify its checksum, if one is published."""
     try:
         import gdown
+        import pooch
         import requests
     except ImportError as error:
         raise DataError(f"downloading needs {error.name}: pip install 'swad[vision]'") from None
 
     def report(done: int, total: int | None) -> None:
         if progress:
-            progress(f"downloading {path.name}", done, total)
+            progress(f"downloading {item.filename}", done, total)
 
-    try:
+    def transfer(url: str, output: str, _: object) -> None:
+        # gdown resumes what it received before, and can read Google Drive; pooch's own downloaders do neither.
+        received = work / f"{item.filename}.received"
         gdown.download(
-            url,
-            str(path),
-            quiet=True,
-            use_cookies=False,
-            resume=True,
-            progress=report,
-            timeout=60,
-            retries=retries,
+            url, str(received), quiet=True, use_cookies=False, resume=True, progress=report, timeout=60, retries=retries
         )
+        os.replace(received, output)
+
+    path = work / item.filename
+    pooch.get_logger().setLevel("WARNING")  # the progress says what is downloaded
+    try:
+        pooch.retrieve(item.url, item.sha256, item.filename, work, downloader=transfer)
     except (gdown.exceptions.DownloadError, requests.RequestException) as error:
         raise DataError(
             f"cannot download {path.name} ({one_line(error)}); run the command again to resume, delete {path.parent} "
-            f"to start over, or download {url} yourself and save it as {path}"
+            f"to start over, or download {item.url} yourself and save it as {path}"
         ) from error
+    except ValueError:  # pooch removed it: resuming from damaged bytes would never succeed
+        raise DataError(
+            f"{item.filename} must have the published checksum, expected {item.sha256}; removed it, download it again"
+        ) from None
+    return DownloadedFile(item.url, item.filename, path.stat().st_size, pooch.file_hash(path), item.sha256 is not None)
 
 
 def _assemble(benchmark: Benchmark, work: Path, progress: Progress | None) -> Path:
@@ -174,13 +173,23 @@ def unpack(archive: Path, into: Path, progress: Progress | None = None) -> None:
     No entry can write outside of ``into``. An archive of images hardly compresses, so one that declares much more than
     its own size is refused before it fills the disk.
     """
-    budget = _Budget(archive)
+    left = [MAX_MEMBERS, MAX_EXTRA_BYTES + 10 * archive.stat().st_size]
+
+    def count(size: int) -> None:
+        left[0] -= 1
+        left[1] -= size
+        if min(left) < 0:
+            raise DataError(
+                f"{archive.name} must unpack to at most {MAX_MEMBERS:,} files and {MAX_EXTRA_BYTES / 2**30:g} GiB more "
+                f"than 10 times its size, but file {MAX_MEMBERS - left[0]:,} exceeds this; get it from another source"
+            )
+
     try:
         if zipfile.is_zipfile(archive):
             with zipfile.ZipFile(archive) as zip_file:
                 entries = zip_file.infolist()
                 for entry in entries:
-                    budget.add(entry.file_size)
+                    count(entry.file_size)
                 for done, entry in enumerate(entries, 1):
                     zip_file.extract(entry, into)  # removes absolute paths and ".." and writes links as plain files
                     if progress and (done % 200 == 0 or done == len(entries)):
@@ -188,7 +197,7 @@ def unpack(archive: Path, into: Path, progress: Progress | None = None) -> None:
         else:
             with tarfile.open(archive, tarinfo=_BoundedTarInfo) as tar_file:
                 for done, member in enumerate(tar_file, 1):
-                    budget.add(member.size)
+                    count(member.size)
                     tar_file.extract(member, into, set_attrs=False, filter="data")
                     if progress and done % 200 == 0:
                         progress(f"unpacking {archive.name}", done, None)
@@ -196,24 +205,6 @@ def unpack(archive: Path, into: Path, progress: Progress | None = None) -> None:
         raise DataError(f"{archive.name} has an unsafe entry ({error}); get the archive from another source") from error
     except (zipfile.BadZipFile, tarfile.TarError, gzip.BadGzipFile, lzma.LZMAError, zlib.error, EOFError) as error:
         raise DataError(f"{archive.name} is not a complete archive ({one_line(error)}); download it again") from error
-
-
-class _Budget:
-    """The files and bytes that an archive may still contain."""
-
-    def __init__(self, archive: Path) -> None:
-        self.archive, self.members = archive, 0
-        self.bytes_left = MAX_EXTRA_BYTES + 10 * archive.stat().st_size
-
-    def add(self, size: int) -> None:
-        """Count one file of the archive."""
-        self.members += 1
-        self.bytes_left -= size
-        if self.bytes_left < 0 or self.members > MAX_MEMBERS:
-            raise DataError(
-                f"{self.archive.name} must unpack to at most {MAX_MEMBERS:,} files and {MAX_EXTRA_BYTES / 2**30:g} GiB "
-                f"more than 10 times its size, but file {self.members:,} exceeds this; get it from another source"
-            )
 
 
 class _HeaderError(Exception):
@@ -241,20 +232,30 @@ class _BoundedTarInfo(tarfile.TarInfo):
 _EXTENDED_HEADERS = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE)
 
 
-def _compare_with_record(record: Path, files: tuple[DownloadedFile, ...]) -> tuple[str, ...]:
-    """Return notes on files without a published checksum that are new or differ from an earlier download."""
+def _read_record(record: Path) -> dict[str, dict[str, Any]]:
+    """Return what is recorded of the first download of each file, by its address."""
     try:
-        before = {entry["url"]: entry["sha256"] for entry in read_json(record)["files"]}
-    except (OSError, ValueError, KeyError, TypeError):
-        before = {}
+        entries = read_json(record)["files"]
+        return {entry["url"]: entry for entry in entries if entry["sha256"]}
+    except (OSError, ValueError, LookupError, TypeError):
+        return {}
+
+
+def _compare_with_record(
+    record: Path, first: Mapping[str, Mapping[str, Any]], files: tuple[DownloadedFile, ...]
+) -> tuple[str, ...]:
+    """Return notes on files without a published checksum that are new or differ from the first download."""
     notes = []
     for file in files:
         if file.verified:
             continue
-        if file.url not in before:
+        if file.url not in first:
             notes.append(f"{file.filename}: no checksum is published; recorded it in {record.name}{_unencrypted(file)}")
-        elif before[file.url] != file.sha256:
-            notes.append(f"{file.filename}: the checksum differs from the one recorded in {record.name}")
+        elif first[file.url]["sha256"] != file.sha256:
+            notes.append(
+                f"{file.filename}: the checksum differs from that of the first download, the one recorded in "
+                f"{record.name}; if it is right, remove that file"
+            )
     return tuple(notes)
 
 

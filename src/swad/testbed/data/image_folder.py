@@ -23,6 +23,7 @@ import unicodedata
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
@@ -37,6 +38,12 @@ SPLITS = {"train": "train", "val": "val", "valid": "val", "validation": "val", "
 """Folder names that are splits, not domains."""
 
 
+Oddity = Literal["unknown folder", "folder of runs", "nested folder", "other file", "shallow image"]
+"""What a path is: a folder that is no domain of the benchmark; one that holds runs, such as the output of `swad train`
+in the folder of the dataset; a folder inside a class folder; a file without an image extension; an image that is not in
+a class folder, but in a domain's folder or above."""
+
+
 @dataclass(frozen=True)
 class Tree:
     """The image files below a folder."""
@@ -48,23 +55,19 @@ class Tree:
     """Folder name of each domain; "." if the class folders are in the folder itself."""
     files: dict[str, dict[str, list[str]]]
     """``files[domain][class]`` is a sorted list of file names."""
-    unknown_folders: tuple[str, ...]
-    """Folders that are not domains of the benchmark."""
-    nested_folders: tuple[str, ...]
-    """Folders inside class folders."""
-    other_files: tuple[str, ...]
-    """Files without an image extension."""
-    shallow_images: tuple[str, ...]
-    """Images that are not in a class folder, but in a domain's folder or above."""
+    oddities: tuple[tuple[str, Oddity], ...]
+    """What is not an image of a class: its path, and what is odd about it."""
     is_split: bool
     """Whether the folders are not domains, but the splits of one domain."""
-    result_folders: tuple[str, ...] = ()
-    """Folders that hold runs, such as the output of `swad train` in the folder of the dataset."""
 
     @property
     def classes(self) -> tuple[str, ...]:
         """The sorted union of the class folders of all domains."""
         return tuple(sorted({name for domain in self.files.values() for name in domain}))
+
+    def odd(self, oddity: Oddity) -> list[str]:
+        """Return the paths with an oddity."""
+        return [path for path, what in self.oddities if what == oddity]
 
     def count(self, domain: str) -> int:
         """Return the number of images of a domain."""
@@ -116,43 +119,33 @@ def scan(benchmark: Benchmark, path: Path, options: Options) -> Tree:
         folders = {ONLY_DOMAIN: "."}
     excluded = benchmark.excluded(path, options) if benchmark.excluded else frozenset()
     files: dict[str, dict[str, list[str]]] = {}
-    nested: list[str] = []
-    others: list[str] = []
-    shallow = _images(path)
+    oddities: list[tuple[str, Oddity]] = [(name, "folder of runs") for name in results]
+    oddities += [(name, "shallow image") for name in _images(path)]
     for domain in sorted(required or folders):
         if domain not in folders:
             continue
         folder = folders[domain]
         files[domain] = {}
-        shallow += [] if folder == "." else [f"{folder}/{name}" for name in _images(path / folder)]
+        if folder != ".":
+            oddities += [(f"{folder}/{name}", "shallow image") for name in _images(path / folder)]
         for name in _folders(path / folder):
             if folder == "." and name in results:
                 continue
             images: list[str] = []
-            for entry in _entries(path / folder / name):
+            for entry in sorted(_entries(path / folder / name), key=lambda entry: entry.name):
                 if entry.name.startswith("."):
                     continue
                 relative = _join(folder, f"{name}/{entry.name}")
                 if entry.is_dir():
-                    nested.append(relative)
+                    oddities.append((relative, "nested folder"))
                 elif not _is_image(entry.name):
-                    others.append(relative)
+                    oddities.append((relative, "other file"))
                 elif relative not in excluded:
                     images.append(entry.name)
-            files[domain][name] = sorted(images)
-    unknown = tuple(sorted(folder for domain, folder in folders.items() if domain not in files))
-    return Tree(
-        path,
-        required,
-        {domain: folders[domain] for domain in files},
-        files,
-        unknown,
-        nested_folders=tuple(sorted(nested)),
-        other_files=tuple(sorted(others)),
-        shallow_images=tuple(shallow),
-        is_split=not required and _are_splits(files),
-        result_folders=results,
-    )
+            files[domain][name] = images
+    oddities += [(folder, "unknown folder") for domain, folder in sorted(folders.items()) if domain not in files]
+    used = {domain: folders[domain] for domain in files}
+    return Tree(path, required, used, files, tuple(oddities), is_split=not required and _are_splits(files))
 
 
 def layout_problems(benchmark: Benchmark, tree: Tree) -> list[str]:
@@ -166,12 +159,12 @@ def layout_problems(benchmark: Benchmark, tree: Tree) -> list[str]:
         problems.append("it contains no domains; expected image files <domain>/<class>/<image>")
     problems += [
         f"folder {name} is inside a class folder; images must be directly in the class folder"
-        for name in tree.nested_folders
+        for name in tree.odd("nested folder")
     ]
     for domain in tree.files:
         if tree.count(domain) == 0:
             folder = tree.folders[domain]
-            shallow = [name for name in tree.shallow_images if name.startswith(f"{folder}/")]
+            shallow = [name for name in tree.odd("shallow image") if name.startswith(f"{folder}/")]
             problems.append(
                 f"image {shallow[0]} is not in a class folder; move the images of {folder} to {folder}/<class>/<image>"
                 if shallow
@@ -208,14 +201,12 @@ def count_problems(benchmark: Benchmark, counts: Mapping[str, int]) -> list[str]
 
 def notes(tree: Tree) -> list[str]:
     """Return notes on ignored folders and files, on splits, and on classes that some domains lack, one line each."""
-    lines = [f"ignored folder {name}, which is not one of the domains" for name in tree.unknown_folders]
-    lines += [f"ignored folder {name}, which holds runs" for name in tree.result_folders]
-    if tree.other_files:
-        files = counted(len(tree.other_files), "file")
-        lines.append(f"ignored {files} without an image extension, e.g. {tree.other_files[0]}")
-    if tree.shallow_images:
-        images = counted(len(tree.shallow_images), "image")
-        lines.append(f"ignored {images} outside of class folders, e.g. {tree.shallow_images[0]}")
+    lines = [f"ignored folder {name}, which is not one of the domains" for name in tree.odd("unknown folder")]
+    lines += [f"ignored folder {name}, which holds runs" for name in tree.odd("folder of runs")]
+    if others := tree.odd("other file"):
+        lines.append(f"ignored {counted(len(others), 'file')} without an image extension, e.g. {others[0]}")
+    if shallow := tree.odd("shallow image"):
+        lines.append(f"ignored {counted(len(shallow), 'image')} outside of class folders, e.g. {shallow[0]}")
     if tree.is_split:
         lines.append(f"one domain, whose splits are its folders {', '.join(tree.files)}")
     elif "train" in tree.files and all(folder in SPLITS for folder in tree.files):
@@ -315,13 +306,13 @@ def _wrong_level(tree: Tree) -> str:
     """Return which level of folders is missing or superfluous, if no image is at <domain>/<class>/<image>; else ""."""
     if any(tree.count(domain) for domain in tree.files):
         return ""
-    if tree.shallow_images:
-        example = tree.shallow_images[-1]
+    if shallow := tree.odd("shallow image"):
+        example = shallow[-1]
         return (
             f"images must be at <class>/<image> or <domain>/<class>/<image>, but {example} is in no folder of a class: "
             f"move it to <class>/{example}"
         )
-    for nested in tree.nested_folders:
+    for nested in tree.odd("nested folder"):
         if images := _images(tree.path / nested):
             return (
                 f"images must be at <domain>/<class>/<image>, but {nested}/{images[0]} is one level deeper: give the "

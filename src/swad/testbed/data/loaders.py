@@ -1,40 +1,35 @@
-"""Batches that depend only on the seed and the step, so that a resumed run sees what an uninterrupted one would.
+"""Batches: a sampler chooses the images of each step, a source of images makes them, and the loader deals them to
+processes and parts.
 
-The images of a step and the augmentation of each are drawn from ``(seed, step, domain, position)``. No random stream
-continues from one step to the next, so neither the number of workers and processes nor earlier steps matter.
-
-Transforms belong to splits, never to domains. Images stay bytes until they are on the device, where a whole batch is
-scaled and normalized at once: a quarter of the traffic for the same numbers.
-
-A batch is made in two stages. Its *inputs* are tensors of fixed shapes: decoded bytes, or only the indices of images
-that are already on the device. `TrainLoader.finish` turns inputs on the device into images and labels without
-synchronizing with the host, so that it can be captured in a CUDA graph.
+Transforms belong to splits, never to domains. For training, build `Loader` from a `swad.testbed.data.sampling.Sampler`
+and a `swad.testbed.data.images.ImageSource`; `EvalLoader` passes once over a split and uses the same sources.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import Any, NamedTuple
+import math
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from swad.testbed.data import gpu_augment
+from swad.gpu.cuda_graph import Inputs, to_device
 from swad.testbed.data.augmentation import Augmentation
 from swad.testbed.data.cache import ImageCache
-from swad.testbed.data.domains import ArrayDomain, ByteArray, Domain, ImageSpec, IntArray
+from swad.testbed.data.domains import ImageSpec, IntArray
+from swad.testbed.data.images import ArrayImages, CachedBytes, FileImages, ImageSource, in_memory
+from swad.testbed.data.sampling import Draw, Pool, Sampler, Seed
 from swad.testbed.data.splits import DomainSplit
-from swad.testbed.data.transforms import Normalize, Transform, eval_transform, to_pil, train_transform
-from swad.testbed.data.workers import default_workers, read_ahead
+from swad.testbed.data.transforms import Normalize, eval_transform, train_transform
+from swad.testbed.data.workers import default_workers
 from swad.util.images import DataError
 
-Inputs = Mapping[str, Tensor]
-"""Tensors from which a batch is made; their shapes are the same at every step."""
-
-# The first number of each seed keeps the streams apart: SeedSequence treats (a, b) and (a, b, 0) as equal.
-_INDICES, _AUGMENTATION = 1, 2
+T = TypeVar("T")
+FEW_IMAGES = 32
+"""As many photographs are decoded in this process before two workers have started: both take about 0.1 s."""
 
 
 class Batch(NamedTuple):
@@ -50,160 +45,138 @@ class Batch(NamedTuple):
     domains: Tensor | None = None
 
 
-def draw_indices(seed: int, step: int, domain: int, n: int, size: int) -> IntArray:
-    """Draw the images of a step from a domain of ``n`` images: ``size`` indices, with replacement."""
-    # RandomState, because NumPy guarantees that its stream never changes.
-    stream = np.random.RandomState(np.random.MT19937(np.random.SeedSequence((_INDICES, seed, step, domain))))
-    return stream.randint(0, n, size=size, dtype=np.int64)
+class Loader:
+    """Training batches: those images that a sampler chooses, from a source of images. Steps count updates from 1.
 
-
-class TrainLoader:
-    """Training batches: at every step ``batch_size`` images from each source domain, sampled with replacement.
-
-    Pooled batches have ``batch_size`` images from all source domains together, each image equally likely.
-
-    A batch is a pure function of the seed and the step. Steps count updates from 1.
+    A step is read in parts of at most ``micro_batch`` images, one part per call of a worker: memory and the delay of
+    the first step do not grow with the batch, and gradients are accumulated over the same parts.
 
     Args:
-        splits: Training split of each source domain.
-        image_spec: Size, channels and normalization of the images.
-        batch_size: Images per domain and step, summed over all processes.
-        seed: Seed of the batches and of the augmentation.
+        pool: The training images.
+        sampler: Chooses the images of a step.
+        images: Makes the images.
         rank: Rank of this process.
-        world_size: Number of processes. Each gets an equal share of every domain's images, augmented as in one process.
-        views: Number of independently augmented views of each image.
-        pooled: Make pooled batches.
-        augmentation: Settings of the augmentation. Default: DomainBed's.
-        workers: Number of processes that read image files. Default: one per core, at most 8.
-        device: Device on which batches are finished. Default: the CPU.
+        world_size: Number of processes. Each gets an equal share of every group's images, augmented as in one process.
+        micro_batch: Most images of each group in one part of this process's share. Default: a step is one part.
+        device: Device on which batches are finished.
     """
 
-    n_parts = 1
+    n_parts: int
     """Number of parts over which the gradients of a step are accumulated."""
 
     def __init__(
         self,
-        splits: Sequence[DomainSplit],
-        image_spec: ImageSpec,
-        batch_size: int,
-        seed: int,
+        pool: Pool,
+        sampler: Sampler,
+        images: ImageSource,
         *,
         rank: int = 0,
         world_size: int = 1,
-        views: int = 1,
-        pooled: bool = False,
-        augmentation: Augmentation | None = None,
-        workers: int | None = None,
-        device: torch.device | str | None = None,
+        micro_batch: int | None = None,
+        device: torch.device,
     ) -> None:
-        if batch_size % world_size:
+        if sampler.batch_size % world_size:
             raise DataError(
-                f"the batch size{'' if pooled else ' per domain'} must be a multiple of the {world_size} "
-                f"processes, got {batch_size}: change batch_size or the number of processes"
+                f"the batch size{' per domain' if sampler.n_groups > 1 else ''} must be a multiple of the {world_size} "
+                f"processes, got {sampler.batch_size}: change batch_size or the number of processes"
             )
-        self.splits, self.image_spec, self.batch_size, self.seed = tuple(splits), image_spec, batch_size, seed
-        self.views, self.device = views, torch.device(device or "cpu")
-        share = batch_size // world_size
+        self.pool, self.sampler, self.images, self.device = pool, sampler, images, device
+        share = sampler.batch_size // world_size
         self.positions = range(rank * share, (rank + 1) * share)
-        self.in_memory = image_spec.low_res and all(isinstance(split.domain, ArrayDomain) for split in splits)
-        self.workers = 0 if self.in_memory else default_workers() if workers is None else workers
-        self.prepare: Callable[[Tensor], Tensor] = Normalize(image_spec, device)
-        """From bytes on the device to images."""
-        self._all_images = (
-            torch.cat([_images_on_device(split.domain, device) for split in splits]) if self.in_memory else None
-        )
-        # Images are numbered through all domains: each domain's offset, and the label of every image.
-        self._offsets = np.cumsum([0, *(len(split.domain) for split in splits)])[:-1]
-        self._labels = torch.from_numpy(np.concatenate([split.domain.labels for split in splits])).to(self.device)
-        self.pooled, self.augmentation = pooled, augmentation or Augmentation()
-        self._transform = train_transform(image_spec, self.augmentation)
-        # The images from which each group of a batch is drawn: those of one domain, or of all.
-        self._groups = [offset + split.keys for offset, split in zip(self._offsets, splits, strict=True)]
-        if pooled:
-            self._groups = [np.concatenate(self._groups)]
-            sizes = torch.tensor([len(split.domain) for split in splits])
-            self._domains = torch.arange(len(splits)).repeat_interleave(sizes).to(self.device)
-
-    def global_rows(self, step: int) -> IntArray:
-        """Return the images at a step, of all processes together: ``[groups, batch size]``.
-
-        Images are numbered through all domains. A group is a domain; a pooled batch has one group.
-        """
-        drawn = [
-            rows[draw_indices(self.seed, step, i, len(rows), self.batch_size)] for i, rows in enumerate(self._groups)
-        ]
-        return np.stack(drawn)
+        self.n_parts = _equal_parts(share, micro_batch or share)
+        self._labels = torch.from_numpy(pool.labels).to(device)
+        self._domains = None
+        if sampler.names_domains:
+            self._domains = torch.arange(len(pool.sizes)).repeat_interleave(torch.tensor(pool.sizes)).to(device)
 
     def rows(self, step: int) -> IntArray:
-        """Return this process's images at a step, numbered through all domains."""
-        return self.global_rows(step)[:, self.positions].reshape(-1)
-
-    def domain_of(self, rows: IntArray) -> IntArray:
-        """Return the numbers of the domains of images."""
-        found: IntArray = np.searchsorted(self._offsets, rows, side="right") - 1
-        return found
-
-    def locate(self, rows: IntArray) -> list[tuple[Domain, int]]:
-        """Return the domain of each image, and its index there."""
-        numbers = self.domain_of(rows)
-        keys = (rows - self._offsets[numbers]).tolist()
-        return [(self.splits[number].domain, key) for number, key in zip(numbers, keys, strict=True)]
+        """Return the rows of this process's images at a step, one group after another."""
+        return Draw(step, self.sampler.rows(step), self.positions, self.sampler.seed).own_rows
 
     def inputs(self, start: int, stop: int) -> Iterator[tuple[int, Inputs]]:
-        """Iterate over ``(step, inputs)`` of steps ``start`` to ``stop``, inclusive; `finish` makes the batches.
+        """Iterate over ``(step, inputs)`` of steps ``start`` to ``stop``, inclusive; `parts` makes the batches.
 
-        Inputs are on the host or on the device. Workers read them ahead.
+        The inputs of part ``i`` have names that end with ``.i``. They are on the host or on the device.
         """
         steps = range(start, stop + 1)
-        return zip(steps, read_ahead(self._inputs, steps, self.workers, self.device), strict=True)
-
-    def finish(self, step: int, inputs: Inputs) -> Batch:
-        """Make the batch from inputs that are on the device."""
-        labels = self._labels.index_select(0, inputs["rows"])
-        if self._all_images is not None:
-            images = self._all_images.index_select(0, inputs["rows"])
-            # Low-resolution images are not augmented, so all views are equal.
-            images = images if self.views == 1 else images.repeat(self.views, 1, 1, 1)
-        else:
-            images = inputs["images"]
-        return Batch(step, self._split_views(self.prepare(images)), labels, self._domain_labels(inputs))
+        keys = ((step, part) for step in steps for part in range(self.n_parts))
+        read = self.images.read(self._draw, keys)
+        parts = ((step, list(islice(read, self.n_parts))) for step in steps)
+        if self.device.type == "cuda" and self.images.copies_ahead:
+            return copied_ahead(parts, self.device, self._place)
+        return ((step, self._place(inputs)) for step, inputs in parts)
 
     def parts(self, step: int, inputs: Inputs) -> Iterator[Batch]:
-        """Make the batches over which the gradients of a step are accumulated: here, the whole batch."""
-        yield self.finish(step, inputs)
+        """Make the batch of each part from inputs that are on the device, one at a time."""
+        for part in range(self.n_parts):
+            suffix = f".{part}"
+            own = {name.removesuffix(suffix): value for name, value in inputs.items() if name.endswith(suffix)}
+            images, rows = self.images.finish(own), own["rows"]
+            if self.images.views > 1:
+                images = images.view(self.images.views, -1, *images.shape[1:])
+            domains = None if self._domains is None else self._domains.index_select(0, rows)
+            yield Batch(step, images, self._labels.index_select(0, rows), domains)
 
-    def compile(self, compile: Callable[[Any], Any]) -> None:
-        """Compile what `finish` computes on the device; normalizing alone does not gain from it."""
+    def _draw(self, key: tuple[int, int]) -> Draw:
+        step, part = key
+        size = len(self.positions) // self.n_parts
+        first = self.positions.start + part * size
+        return Draw(step, self.sampler.rows(step), range(first, first + size), self.sampler.seed)
 
-    def _domain_labels(self, inputs: Inputs) -> Tensor | None:
-        return self._domains.index_select(0, inputs["rows"]) if self.pooled else None
+    def _place(self, parts: list[Inputs]) -> Inputs:
+        placed = [self.images.place(inputs) for inputs in parts]
+        return {f"{name}.{i}": value for i, inputs in enumerate(placed) for name, value in inputs.items()}
 
-    def _inputs(self, step: int) -> Inputs:
-        rows = {"rows": torch.from_numpy(self.rows(step))}
-        return rows if self.in_memory else {**rows, "images": self._bytes(step)}
 
-    def _bytes(self, step: int) -> Tensor:
-        """Decode and augment the step's images; the views follow one another."""
-        images = []
-        groups = self.rows(step).reshape(-1, len(self.positions))
-        for view in range(self.views):
-            for group, rows in enumerate(groups):
-                for position, image in zip(self.positions, self.locate(rows), strict=True):
-                    seed = (self.seed, step, group, position, view)
-                    images.append(augmented(*image, self._transform, seed))
-        return torch.stack(images)
+def _equal_parts(share: int, most: int) -> int:
+    """Return into how many parts of one size and at most ``most`` images a share is divided."""
+    fewest = math.ceil(share / most)
+    n_parts = next(n for n in range(fewest, share + 1) if share % n == 0)
+    if n_parts > fewest and 2 * (share // n_parts) < most:
+        raise DataError(
+            f"a batch is computed in equal parts of up to {most} images, but {share} divide only into parts "
+            f"of {share // n_parts}: choose a batch_size that is a multiple of micro_batch"
+        )
+    return n_parts
 
-    def _split_views(self, images: Tensor) -> Tensor:
-        return images if self.views == 1 else images.view(self.views, -1, *images.shape[1:])
+
+def copied_ahead(
+    steps: Iterable[tuple[int, T]], device: torch.device, place: Callable[[T], Inputs]
+) -> Iterator[tuple[int, Inputs]]:
+    """Place the inputs of the next step on the GPU in a stream of their own, while the GPU computes the current step.
+
+    Args:
+        steps: The inputs in host memory.
+        device: The GPU.
+        place: Places the inputs of a step.
+    """
+    stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    waiting: tuple[int, Inputs, torch.cuda.Event] | None = None
+    for step, inputs in steps:
+        with torch.cuda.stream(stream):
+            placed = place(inputs)
+        if waiting is not None:
+            yield _arrived(*waiting)
+        waiting = (step, placed, stream.record_event())
+    if waiting is not None:
+        yield _arrived(*waiting)
+
+
+def _arrived(step: int, inputs: Inputs, event: torch.cuda.Event) -> tuple[int, Inputs]:
+    current = torch.cuda.current_stream()
+    current.wait_event(event)
+    for value in inputs.values():
+        value.record_stream(current)  # so that its memory is not reused before the current stream has read it
+    return step, inputs
 
 
 class EvalLoader:
     """One pass over a split, in order, in batches of ``(images, labels)``.
 
     Args:
-        split: Images to evaluate.
+        split: ImageSource to evaluate.
         image_spec: Size, channels and normalization of the images.
-        batch_size: Images per batch.
+        batch_size: ImageSource per batch.
         rank: Rank of this process.
         world_size: Number of processes; each evaluates every ``world_size``-th image.
         whole_batches: Give each process every ``world_size``-th batch instead, for models whose predictions depend on
@@ -234,22 +207,27 @@ class EvalLoader:
     ) -> None:
         # The augmentation is seeded by global positions, so that it does not depend on the number of processes.
         positions = np.arange(len(split))
-        self.positions = positions[(positions // (batch_size if whole_batches else 1)) % world_size == rank]
-        self.keys: IntArray = split.keys[self.positions]
+        self._positions = positions[(positions // (batch_size if whole_batches else 1)) % world_size == rank]
+        self.keys: IntArray = split.keys[self._positions]
         self.split, self.image_spec, self.batch_size = split, image_spec, batch_size
         self.device = torch.device(device or "cpu")
-        self.in_memory = image_spec.low_res and isinstance(split.domain, ArrayDomain)
-        self._cache = cache if augmentation is None else None
-        needs_no_files = self.in_memory or self._cache is not None
-        self.workers = 0 if needs_no_files else default_workers() if workers is None else workers
-        self._augments, self._seed = augmentation is not None, seed
-        self._transform = (
-            eval_transform(image_spec) if augmentation is None else train_transform(image_spec, augmentation)
-        )
+        self._seed = None if augmentation is None else seed
         self._normalize = Normalize(image_spec, device)
-        self._all_images = _images_on_device(split.domain, device) if self.in_memory else None
+        pool = Pool([split])
+        is_array = in_memory(pool, image_spec)
+        self._images: ImageSource
+        if is_array:
+            self._images = ArrayImages(pool, self._normalize, device=self.device)
+        elif cache is not None and augmentation is None:
+            self._images = CachedBytes(cache, pool, image_spec.size, self.device)
+        else:
+            augments = augmentation is not None
+            transform = train_transform(image_spec, augmentation) if augments else eval_transform(image_spec)
+            workers = default_workers() if workers is None else workers
+            workers = min(workers, len(self._starts())) if len(self) > FEW_IMAGES else 0
+            self._images = FileImages(pool, transform, self._normalize, workers=workers, device=self.device)
         self._kept: list[Tensor] | None = None
-        self._keep = keep and not self.in_memory
+        self._keep = keep and not is_array
 
     def __len__(self) -> int:
         """Return the number of images that this process evaluates."""
@@ -273,8 +251,8 @@ class EvalLoader:
             yield from self._kept
             return
         kept: list[Tensor] = []
-        for images in self._read():
-            images = images.to(self.device, non_blocking=True)
+        for inputs in self._images.read(self._draw, self._starts()):
+            images = self._images.bytes(to_device(inputs, self.device))
             if self._keep:
                 kept.append(images)
             yield images
@@ -282,60 +260,11 @@ class EvalLoader:
             self._kept = kept
 
     def _starts(self) -> range:
-        return range(0, len(self.keys), self.batch_size)
+        return range(0, len(self), self.batch_size)
 
-    def _read(self) -> Iterator[Tensor]:
-        # Few images are read sooner than a worker starts.
-        workers = min(self.workers, len(self._starts())) if len(self.keys) > 32 else 0
-        return read_ahead(self._bytes, self._starts(), workers, self.device)
-
-    def _bytes(self, start: int) -> Tensor:
+    def _draw(self, start: int) -> Draw:
         """Return the images of the batch that starts at ``start``."""
-        keys = self.keys[start : start + self.batch_size]
-        if self._all_images is not None:
-            return self._all_images[torch.from_numpy(keys).to(self._all_images.device)]
-        if self._cache is not None:
-            rows = self._cache.starts[self.split.name] + keys
-            pixels = torch.from_numpy(np.ascontiguousarray(self._cache.images[rows])).to(self.device)
-            return gpu_augment.resize_bytes(pixels, self._cache.sizes[rows], self.image_spec.size)
-        if not self._augments:
-            return torch.stack([self._transform(to_pil(self.split.domain.image(key))) for key in keys.tolist()])
-        positions = self.positions[start : start + self.batch_size].tolist()
-        return torch.stack(
-            [
-                augmented(self.split.domain, key, self._transform, (self._seed, position))
-                for position, key in zip(positions, keys.tolist(), strict=True)
-            ]
-        )
+        return Draw(0, self.split.keys[None], self._positions[start : start + self.batch_size], self._image_seed)
 
-
-def to_device(inputs: Inputs, device: torch.device) -> Inputs:
-    """Copy inputs to a device."""
-    return {name: value.to(device, non_blocking=True) for name, value in inputs.items()}
-
-
-def _images_on_device(domain: Domain, device: torch.device | str | None) -> Tensor:
-    """Return all images of an in-memory domain on the device as bytes, channels first."""
-    assert isinstance(domain, ArrayDomain)
-    images: ByteArray = np.ascontiguousarray(domain.images.transpose(0, 3, 1, 2))
-    return torch.from_numpy(images).to(device or "cpu")
-
-
-def augmented(domain: Domain, key: int, transform: Transform, seed: tuple[int, ...]) -> Tensor:
-    """Augment one image with a random stream of its own."""
-    with seeded(seed):
-        return transform(to_pil(domain.image(key)))
-
-
-@contextmanager
-def seeded(seed: tuple[int, ...]) -> Iterator[None]:
-    """Draw the augmentation of one image in the block; torch's global random state is restored."""
-    word = int(np.random.SeedSequence((_AUGMENTATION, *seed)).generate_state(1, np.uint64)[0])
-    # torchvision draws from the CPU's default generator. torch.manual_seed would reseed every GPU as well.
-    generator = torch.default_generator
-    before = generator.get_state()
-    try:
-        generator.manual_seed(word >> 1)
-        yield
-    finally:
-        generator.set_state(before)
+    def _image_seed(self, step: int, group: int, position: int, view: int) -> Seed | None:
+        return None if self._seed is None else (self._seed, position)

@@ -26,14 +26,13 @@ class Split(NamedTuple):
     test: IntArray
 
 
-def split_seed(trial: int, domain_index: int) -> int:
-    """Return the seed of a split as DomainBed does: the MD5 of the text ``(trial, domain_index)``, modulo 2^31.
+def seed_hash(*values: object) -> int:
+    """Return DomainBed's seed for a tuple of values: the MD5 of its text, modulo 2^31. Splits use (trial, domain).
 
-    >>> [split_seed(0, domain) for domain in range(4)]
+    >>> [seed_hash(0, domain) for domain in range(4)]
     [894182419, 1514274641, 1325548499, 1796103049]
     """
-    text = str((int(trial), int(domain_index)))
-    return int(hashlib.md5(text.encode(), usedforsecurity=False).hexdigest(), 16) % 2**31
+    return int(hashlib.md5(str(values).encode(), usedforsecurity=False).hexdigest(), 16) % 2**31
 
 
 def split(n: int, trial: int, domain_index: int, *, three_way: bool = False) -> Split:
@@ -45,7 +44,7 @@ def split(n: int, trial: int, domain_index: int, *, three_way: bool = False) -> 
     >>> indices.val[:3].tolist(), indices.train[:3].tolist()
     ([548, 677, 1997], [895, 510, 1575])
     """
-    seed = split_seed(trial, domain_index)
+    seed = seed_hash(int(trial), int(domain_index))  # the text of NumPy's numbers is another
     keys = _shuffled(n, seed)
     n_out = n - n_train(n, three_way=three_way)
     out, train = keys[:n_out], keys[n_out:]

@@ -73,18 +73,31 @@ def to_bytes(image: Image.Image, size: int) -> Tensor:
 
 
 class Normalize:
-    """Bytes to floats: divide by 255, subtract the mean and divide by the standard deviation of each channel."""
+    """Bytes to floats: divide by 255, subtract the mean and divide by the standard deviation of each channel.
 
-    def __init__(self, image_spec: ImageSpec, device: torch.device | str | None = None) -> None:
+    Args:
+        image_spec: Mean and deviation.
+        device: Device of the images.
+        memory_format: Memory format of the result, in which the network wants it. Default: that of the images.
+    """
+
+    def __init__(
+        self,
+        image_spec: ImageSpec,
+        device: torch.device | str | None = None,
+        memory_format: torch.memory_format | None = None,
+    ) -> None:
         if len(image_spec.mean) != image_spec.channels or len(image_spec.std) != image_spec.channels:
             got = f"{len(image_spec.mean)} and {len(image_spec.std)}"
             raise DataError(f"mean and std must have {image_spec.channels} values, one per channel, got {got}")
         self.mean = torch.tensor(image_spec.mean, device=device).view(-1, 1, 1)
         self.std = torch.tensor(image_spec.std, device=device).view(-1, 1, 1)
+        self.memory_format = memory_format
 
     def __call__(self, images: Tensor) -> Tensor:
         """Normalize a batch of byte images."""
-        return images.to(torch.float32).div_(255).sub_(self.mean).div_(self.std)
+        images = images.to(torch.float32).div_(255).sub_(self.mean).div_(self.std)
+        return images if self.memory_format is None else images.contiguous(memory_format=self.memory_format)
 
 
 def to_pil(image: Image.Image | ByteArray) -> Image.Image:

@@ -28,8 +28,12 @@ def default_workers() -> int:
     return min(8, available_cores())
 
 
-def read_ahead(function: Callable[[K], T], keys: Iterable[K], workers: int, device: torch.device) -> Iterator[T]:
-    """Iterate over the results of a function, in the order of its keys, computed ahead of time by worker processes."""
+def read_ahead(function: Callable[[K], T], keys: Iterable[K], workers: int | None, device: torch.device) -> Iterator[T]:
+    """Iterate over the results of a function, in the order of its keys, computed ahead of time by worker processes.
+
+    ``workers`` is their number. None: one per core, at most 8.
+    """
+    workers = default_workers() if workers is None else workers
     if workers == 0:
         yield from map(function, keys)
         return

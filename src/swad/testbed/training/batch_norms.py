@@ -10,9 +10,10 @@ from collections.abc import Iterator
 
 from torch import Tensor, nn
 
+from swad.gpu.cuda_graph import to_device
 from swad.tensors.batch_norms import running_statistics
 from swad.testbed.algorithms.base import Algorithm
-from swad.testbed.data.loaders import TrainLoader, to_device
+from swad.testbed.data.loaders import Loader
 from swad.testbed.training.config import RunConfig
 from swad.testbed.training.distributed import Dist
 from swad.testbed.training.numerics import autocast
@@ -21,9 +22,7 @@ PASSES = 200
 """Most forward passes of an estimate; a few ten thousand images are as good as all (Wu and Johnson, 2021)."""
 
 
-def estimate_statistics(
-    model: nn.Module, config: RunConfig, algorithm: Algorithm, loader: TrainLoader, dist: Dist
-) -> bool:
+def estimate_statistics(model: nn.Module, config: RunConfig, algorithm: Algorithm, loader: Loader, dist: Dist) -> bool:
     """Estimate the statistics of the model's batch norms on an epoch of training images, or on its first part.
 
     Returns False if there is nothing to estimate.
@@ -38,7 +37,7 @@ def estimate_statistics(
     return estimated
 
 
-def _training_images(loader: TrainLoader, epoch: int) -> Iterator[Tensor]:
+def _training_images(loader: Loader, epoch: int) -> Iterator[Tensor]:
     for step, inputs in loader.inputs(1, min(epoch, math.ceil(PASSES / loader.n_parts))):
         for batch in loader.parts(step, to_device(inputs, loader.device)):
             # Views follow one another in the first dimension.

@@ -19,10 +19,12 @@ from swad.testbed.averages import registry
 from swad.testbed.averages.segment_log import SegmentLog
 from swad.testbed.data.augmentation import Augmentation
 from swad.testbed.data.cache import ImageCache
-from swad.testbed.data.cached_loader import CachedTrainLoader
-from swad.testbed.data.epoch_loader import EpochLoader
-from swad.testbed.data.loaders import TrainLoader
+from swad.testbed.data.domains import ImageSpec
+from swad.testbed.data.images import ArrayImages, CachedImages, EncodedImages, FileImages, ImageSource, in_memory
+from swad.testbed.data.loaders import Loader
+from swad.testbed.data.sampling import Balanced, Epochs, Pool, Pooled, Sampler
 from swad.testbed.data.splits import Sources
+from swad.testbed.data.transforms import Normalize, train_transform
 from swad.testbed.models import networks
 from swad.testbed.training import recipe
 from swad.testbed.training.checks import source_problems
@@ -101,23 +103,51 @@ def build_loader(
     algorithm: Algorithm,
     cache: ImageCache | None,
     log: Callable[[str], None],
-) -> TrainLoader:
+) -> Loader:
     """Build the loader of training batches: from cached images if there is a cache, else from files."""
-    assert config.training.seed is not None
-    data = (sources.train, sources.image_spec, algorithm.hyperparameters.batch_size, config.training.seed)
-    options: dict[str, Any] = {"rank": dist.rank, "world_size": dist.world_size, "device": dist.device}
-    options["views"] = algorithm.views
-    options["augmentation"] = Augmentation(**config.data.augmentation)
-    if config.training.recipe == recipe.IMAGENET:
-        micro_batch, workers = config.training.micro_batch, config.machine.workers
-        if workers is None:
-            workers = max(1, available_cores() // dist.local_world_size)
-        on_device = config.data.input_pipeline == "gpu"
-        return EpochLoader(*data, micro_batch=micro_batch, decode_on_device=on_device, workers=workers, **options)
-    options["pooled"] = algorithm.run_info.pooled
-    if cache is None:
-        return TrainLoader(*data, workers=config.machine.workers, **options)
-    return CachedTrainLoader(cache, *data, log=log, **options)
+    batch_size, seed = algorithm.hyperparameters.batch_size, config.training.seed
+    assert seed is not None
+    pool, is_imagenet = Pool(sources.train), config.training.recipe == recipe.IMAGENET
+    sampler: Sampler
+    if is_imagenet:
+        sampler = Epochs(pool, batch_size, seed)
+    else:
+        sampler = (Pooled if algorithm.run_info.pooled else Balanced)(pool, batch_size, seed)
+    images = _build_images(config, sources.image_spec, dist, algorithm, cache, pool, log)
+    micro_batch = config.training.micro_batch if is_imagenet else None
+    shares = {"rank": dist.rank, "world_size": dist.world_size}
+    return Loader(pool, sampler, images, micro_batch=micro_batch, device=dist.device, **shares)
+
+
+def _build_images(
+    config: RunConfig,
+    image_spec: ImageSpec,
+    dist: Dist,
+    algorithm: Algorithm,
+    cache: ImageCache | None,
+    pool: Pool,
+    log: Callable[[str], None],
+) -> ImageSource:
+    """Build the source of training images."""
+    augmentation, views = Augmentation(**config.data.augmentation), algorithm.views
+    is_imagenet, seed = config.training.recipe == recipe.IMAGENET, config.training.seed
+    assert seed is not None
+    if cache is not None and not is_imagenet:
+        return CachedImages(
+            cache, pool, image_spec, seed, augmentation=augmentation, views=views, device=dist.device, log=log
+        )
+    # In the layout of the network of that recipe.
+    memory_format = torch.channels_last if is_imagenet and dist.device.type == "cuda" else None
+    normalize = Normalize(image_spec, dist.device, memory_format)
+    if in_memory(pool, image_spec):
+        return ArrayImages(pool, normalize, views=views, device=dist.device)
+    workers = config.machine.workers
+    if is_imagenet and workers is None:
+        workers = max(1, available_cores() // dist.local_world_size)
+    options: dict[str, Any] = {"views": views, "workers": workers, "device": dist.device}
+    if is_imagenet and config.data.input_pipeline == "gpu" and not image_spec.low_res:
+        return EncodedImages(pool, image_spec.size, augmentation, normalize, **options)
+    return FileImages(pool, train_transform(image_spec, augmentation), normalize, **options)
 
 
 def build_schedulers(config: RunConfig, algorithm: Algorithm) -> list[LambdaLR]:

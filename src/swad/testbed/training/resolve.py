@@ -22,7 +22,7 @@ from swad.testbed.data import benchmarks
 from swad.testbed.data.benchmark import Benchmark
 from swad.testbed.data.cache_build import DEFAULT_SIZE as DEFAULT_CACHE_SIZE
 from swad.testbed.data.domains import Defaults
-from swad.testbed.data.epoch_loader import steps_per_epoch
+from swad.testbed.data.sampling import steps_per_epoch
 from swad.testbed.models.catalog import DEFAULT, SMALL, has_pretrained, input_config
 from swad.testbed.training import recipe
 from swad.testbed.training.checks import find_problems, schedule_problems

@@ -19,13 +19,13 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from swad.averaging.spans import Status
 from swad.averaging.valley import LossValley
+from swad.gpu.cuda_graph import Inputs, to_device
 from swad.gpu.fused_norm import fuse
 from swad.gpu.fused_vit import find_vit, fuse_kernels
 from swad.tensors.batch_norms import batch_norms, running_statistics
 from swad.testbed.algorithms.base import Noise
 from swad.testbed.data.cache import ImageCache
-from swad.testbed.data.cached_loader import CachedTrainLoader
-from swad.testbed.data.loaders import Inputs, to_device
+from swad.testbed.data.images import CachedImages
 from swad.testbed.data.splits import Sources
 from swad.testbed.results.records import Record
 from swad.testbed.training.build import (
@@ -160,7 +160,7 @@ class Training:
         kind, reason = choose_engine(config.machine.engine, dist.device, config.total_steps, fusible, obstacle)
         if reason:
             log(reason)
-        if kind == GRAPH and has_triton() and isinstance(self.loader, CachedTrainLoader):
+        if kind == GRAPH and has_triton() and isinstance(self.loader.images, CachedImages):
             self._compile_augmentation()
         if kind == COMPILE or (kind == GRAPH and fusible and has_triton()):
             images = torch.zeros(2, *algorithm.run_info.image_shape, device=dist.device).normal_()
@@ -172,7 +172,7 @@ class Training:
         if kind == COMPILE:
             compiled = partial(torch.compile, dynamic=False)
             algorithm.compile_forward(compiled)
-            self.loader.compile(compiled)
+            self.loader.images.prepare = compiled(self.loader.images.prepare)
         return Engine(kind, self._step_function, log)
 
     def _compile_augmentation(self) -> None:
@@ -180,7 +180,7 @@ class Training:
         from swad.util.kernels import compile_together
 
         step, inputs = next(self.loader.inputs(1, 1))
-        compile_together(lambda: self.loader.finish(step, to_device(inputs, self.dist.device)))
+        compile_together(lambda: next(self.loader.parts(step, to_device(inputs, self.dist.device))))
 
     # -- evaluations ----------------------------------------------------------------------------------------------
 

@@ -1,7 +1,9 @@
-"""Batches from the image cache: every image has its own label, domain, parameters and process."""
+"""Sources of images: from the cache every image has its own label, domain, parameters and process; devices decode the
+same crops as workers, and get only files that they can decode."""
 
 from __future__ import annotations
 
+import io
 from itertools import islice
 
 import numpy as np
@@ -9,18 +11,19 @@ import pytest
 import torch
 from PIL import Image
 
-from helpers.batches import batch_at, iterate, keys_at
+from helpers.batches import batch_at, iterate, keys_at, train_loader
 from swad.testbed.data import augment_parameters, device_store, gpu_augment
 from swad.testbed.data.augmentation import Augmentation
 from swad.testbed.data.cache import open_cache
-from swad.testbed.data.cached_loader import STEPS_AHEAD, CachedTrainLoader
 from swad.testbed.data.device_store import Streaming
 from swad.testbed.data.domains import ArrayDomain, Dataset, FileDomain, ImageSpec
-from swad.testbed.data.loaders import EvalLoader, TrainLoader
+from swad.testbed.data.images import STEPS_AHEAD, jpeg
+from swad.testbed.data.loaders import EvalLoader, Loader
 from swad.testbed.data.splits import DomainSplit, hold_out
 from swad.testbed.data.transforms import Normalize, eval_transform
+from swad.util.images import DataError
 
-SPEC = ImageSpec(size=16)
+SPEC, SMALL = ImageSpec(size=16), ImageSpec(size=8)
 SOURCES = hold_out(
     Dataset(
         "noise",
@@ -40,12 +43,12 @@ SOURCES = hold_out(
 WHOLE = Dataset("noise", tuple(part.domain for part in (*SOURCES.target.full, *SOURCES.sources.train)), tuple("wxyz"))
 
 
-def cached(**options) -> CachedTrainLoader:
-    return CachedTrainLoader(open_cache(WHOLE), SOURCES.sources.train, SPEC, 6, 3, **options)
+def cached(**options) -> Loader:
+    return train_loader(SOURCES.sources.train, SPEC, 6, 3, cache=open_cache(WHOLE), **options)
 
 
 def test_every_image_is_augmented_by_its_own_parameters():
-    batches, plain = cached(), TrainLoader(SOURCES.sources.train, SPEC, 6, 3, workers=0)
+    batches, plain = cached(), train_loader(SOURCES.sources.train, SPEC, 6, 3)
     for step in (1, 2, STEPS_AHEAD + 1):
         batch, keys = batch_at(batches, step), keys_at(plain, step)
         assert batch.labels.equal(batch_at(plain, step).labels)
@@ -105,7 +108,7 @@ def test_batches_do_not_depend_on_resuming_processes_or_streaming(views, monkeyp
     ranks = [cached(views=views, rank=rank, world_size=2) for rank in range(2)]
     monkeypatch.setattr(device_store, "_available_bytes", lambda device: 0)
     streaming = cached(views=views)
-    assert isinstance(streaming.images, Streaming)
+    assert isinstance(streaming.images.store, Streaming)
     for start in (1, 7, STEPS_AHEAD, STEPS_AHEAD + 2):
         for batch in islice(iterate(streaming, start, start + 20), 2):  # the rest is read ahead and not used
             assert batch.images.equal(whole[batch.step].images)
@@ -118,11 +121,54 @@ def test_batches_do_not_depend_on_resuming_processes_or_streaming(views, monkeyp
 
 
 def test_pooled_batches_are_those_of_files():
-    batches, plain = cached(pooled=True), TrainLoader(SOURCES.sources.train, SPEC, 6, 3, workers=0, pooled=True)
+    batches, plain = cached(pooled=True), train_loader(SOURCES.sources.train, SPEC, 6, 3, pooled=True)
     batch, other = batch_at(batches, 2), batch_at(plain, 2)
     assert batch.labels.equal(other.labels)
     assert batch.domains.equal(other.domains)
     without = Augmentation(crop=1, flip=0, jitter=0, grayscale=0)
     batch = batch_at(cached(pooled=True, augmentation=without), 2)
-    plain = TrainLoader(SOURCES.sources.train, SPEC, 6, 3, workers=0, pooled=True, augmentation=without)
+    plain = train_loader(SOURCES.sources.train, SPEC, 6, 3, pooled=True, augmentation=without)
     torch.testing.assert_close(batch.images, batch_at(plain, 2).images, rtol=0, atol=0.02)
+
+
+# --- files that the device decodes ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("crop", [0.2, 1])
+def test_a_device_decodes_the_same_crops(crop):
+    """Smooth images of 40 x 60 pixels: the two decoders and resizers differ by rounding, other crops by far more."""
+    y, x = np.mgrid[0:40, 0:60]
+    images = np.stack([np.stack([4 * x + i, 6 * y, 2 * x + 3 * y], -1) for i in range(8)]).astype(np.uint8)
+    split = DomainSplit(ArrayDomain("a", np.arange(8), images), "train", np.arange(8))
+    crops = Augmentation(crop=crop, jitter=0, grayscale=0)
+    pair = [
+        train_loader([split], SMALL, 8, 3, epochs=True, augmentation=crops, micro_batch=4, decode_on_device=on_device)
+        for on_device in (False, True)
+    ]
+    for step in (1, 2):
+        host, device = (batch_at(loader, step) for loader in pair)
+        assert device.labels.equal(host.labels)
+        assert device.images.shape == host.images.shape
+        levels = (device.images - host.images).abs() * 255 * 0.225
+        assert levels.mean() < 2
+        if crop < 1:
+            assert (host.images[0] - host.images[1]).abs().mean() * 255 * 0.225 > 10
+
+
+def test_devices_get_files_that_they_can_decode(tmp_path):
+    pixels = np.random.RandomState(0).randint(0, 256, (9, 8, 3), np.uint8)
+    Image.fromarray(pixels).save(tmp_path / "rgb.jpg")
+    Image.fromarray(pixels).convert("CMYK").save(tmp_path / "cmyk.jpg")
+    Image.fromarray(pixels).save(tmp_path / "png.jpg", "PNG")
+    turned = Image.Exif()
+    turned[0x0112] = 6  # a quarter turn, which only TorchCodec applies
+    Image.fromarray(pixels).save(tmp_path / "exif.jpg", exif=turned)
+    names = ("rgb.jpg", "cmyk.jpg", "png.jpg", "exif.jpg")
+    domain = FileDomain("a", np.zeros(4, np.int64), tmp_path, names)
+    assert jpeg(domain, 0) == (tmp_path / "rgb.jpg").read_bytes()
+    (tmp_path / "damaged.jpg").write_bytes(b"no image")
+    with pytest.raises(DataError, match=r"cannot decode image .*damaged\.jpg: it is in no known image format"):
+        jpeg(FileDomain("b", np.zeros(1, np.int64), tmp_path, ("damaged.jpg",)), 0)
+    for number in (1, 2, 3):
+        with Image.open(io.BytesIO(jpeg(domain, number))) as image:
+            assert (image.format, image.mode, image.size, dict(image.getexif())) == ("JPEG", "RGB", (8, 9), {})
