@@ -16,8 +16,9 @@ Every function restores the model exactly, also after an error or Ctrl-C. Names 
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from swad.util.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from swad.flatness._bound import Bound, bound
@@ -32,19 +33,23 @@ if TYPE_CHECKING:
     from swad.flatness._surface_rows import Surface, SurfaceRow
     from swad.flatness._worst_case import WorstCase, WorstCaseRow, worst_case
 
-_MODULES = {
-    "_bound": ("Bound", "bound"),
-    "_captured": ("Captured", "captured"),
-    "_compare": ("Comparison", "DifferenceRow", "compare"),
-    "_directions": ("Normalize",),
-    "_divergence": ("Divergence", "divergence"),
-    "_hessian": ("Curvature", "CurvatureRow", "curvature", "require_curvlinops"),
-    "_local": ("FlatnessRow", "LocalFlatness", "average_flatness", "check_radii", "local"),
-    "_losses": ("ImageLosses", "Logits", "LossFn", "Precision", "image_losses"),
-    "_surface": ("Line", "Plane", "line", "plane"),
-    "_surface_rows": ("Surface", "SurfaceRow"),
-    "_worst_case": ("WorstCase", "WorstCaseRow", "worst_case"),
-}
+# The modules are private because a submodule called `local` or `compare` would hide the function.
+__getattr__, __dir__ = lazy_exports(
+    __name__,
+    {
+        "_bound": ("Bound", "bound"),
+        "_captured": ("Captured", "captured"),
+        "_compare": ("Comparison", "DifferenceRow", "compare"),
+        "_directions": ("Normalize",),
+        "_divergence": ("Divergence", "divergence"),
+        "_hessian": ("Curvature", "CurvatureRow", "curvature", "require_curvlinops"),
+        "_local": ("FlatnessRow", "LocalFlatness", "average_flatness", "check_radii", "local"),
+        "_losses": ("ImageLosses", "Logits", "LossFn", "Precision", "image_losses"),
+        "_surface": ("Line", "Plane", "line", "plane"),
+        "_surface_rows": ("Surface", "SurfaceRow"),
+        "_worst_case": ("WorstCase", "WorstCaseRow", "worst_case"),
+    },
+)
 
 __all__ = [  # noqa: RUF022 - the order a reader wants
     "local",
@@ -81,15 +86,3 @@ __all__ = [  # noqa: RUF022 - the order a reader wants
     "Bound",
     "Divergence",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    # The modules are private because a submodule called `local` or `compare` would hide the function.
-    for module, names in _MODULES.items():
-        if name in names:
-            return getattr(importlib.import_module(f"swad.flatness.{module}"), name)
-    raise AttributeError(f"module 'swad.flatness' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
