@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from helpers.landscapes import fingerprint, images, network
 from swad.flatness import captured, compare, image_losses, local, worst_case
-from swad.flatness._losses import as_losses
+from swad.flatness.losses import as_losses
 
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
 

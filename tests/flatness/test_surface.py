@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import swad
 from helpers.landscapes import Point, Quadratic, fingerprint, images, network, symmetric
 from swad.flatness import Surface, image_losses, line, local, plane
-from swad.flatness._losses import check_losses
+from swad.flatness.losses import check_losses
 
 
 def three(batch_norm=False):

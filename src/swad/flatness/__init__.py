@@ -21,33 +21,33 @@ from typing import TYPE_CHECKING
 from swad.util.lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from swad.flatness._bound import Bound, bound
-    from swad.flatness._captured import Captured, captured
-    from swad.flatness._compare import Comparison, DifferenceRow, compare
-    from swad.flatness._directions import Normalize
     from swad.flatness._divergence import Divergence, divergence
-    from swad.flatness._hessian import Curvature, CurvatureRow, curvature, require_curvlinops
-    from swad.flatness._local import FlatnessRow, LocalFlatness, average_flatness, check_radii, local
-    from swad.flatness._losses import ImageLosses, Logits, LossFn, Precision, image_losses
-    from swad.flatness._surface import Line, Plane, line, plane
-    from swad.flatness._surface_rows import Surface, SurfaceRow
-    from swad.flatness._worst_case import WorstCase, WorstCaseRow, worst_case
+    from swad.flatness.ascent import WorstCase, WorstCaseRow, worst_case
+    from swad.flatness.comparison import Comparison, DifferenceRow, compare
+    from swad.flatness.directions import Normalize
+    from swad.flatness.hessian import Curvature, CurvatureRow, curvature, require_curvlinops
+    from swad.flatness.local_flatness import FlatnessRow, LocalFlatness, average_flatness, check_radii, local
+    from swad.flatness.losses import ImageLosses, Logits, LossFn, Precision, image_losses
+    from swad.flatness.replay import Captured, captured
+    from swad.flatness.slices import Line, Plane, line, plane
+    from swad.flatness.surface import Surface, SurfaceRow
+    from swad.flatness.theorems import Bound, bound
 
-# The modules are private because a submodule called `local` or `compare` would hide the function.
+# No module is named like a public function: importing `swad.flatness.local` would hide the function.
 __getattr__, __dir__ = lazy_exports(
     __name__,
     {
-        "_bound": ("Bound", "bound"),
-        "_captured": ("Captured", "captured"),
-        "_compare": ("Comparison", "DifferenceRow", "compare"),
-        "_directions": ("Normalize",),
+        "theorems": ("Bound", "bound"),
+        "replay": ("Captured", "captured"),
+        "comparison": ("Comparison", "DifferenceRow", "compare"),
+        "directions": ("Normalize",),
         "_divergence": ("Divergence", "divergence"),
-        "_hessian": ("Curvature", "CurvatureRow", "curvature", "require_curvlinops"),
-        "_local": ("FlatnessRow", "LocalFlatness", "average_flatness", "check_radii", "local"),
-        "_losses": ("ImageLosses", "Logits", "LossFn", "Precision", "image_losses"),
-        "_surface": ("Line", "Plane", "line", "plane"),
-        "_surface_rows": ("Surface", "SurfaceRow"),
-        "_worst_case": ("WorstCase", "WorstCaseRow", "worst_case"),
+        "hessian": ("Curvature", "CurvatureRow", "curvature", "require_curvlinops"),
+        "local_flatness": ("FlatnessRow", "LocalFlatness", "average_flatness", "check_radii", "local"),
+        "losses": ("ImageLosses", "Logits", "LossFn", "Precision", "image_losses"),
+        "slices": ("Line", "Plane", "line", "plane"),
+        "surface": ("Surface", "SurfaceRow"),
+        "ascent": ("WorstCase", "WorstCaseRow", "worst_case"),
     },
 )
 

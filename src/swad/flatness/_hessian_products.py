@@ -1,6 +1,6 @@
 """The Hessian as a linear operator of curvlinops, its spectral density, and its top eigenvalues from scipy.
 
-This module imports both optional packages; `_hessian` imports it where it needs them.
+This module imports both optional packages; `hessian` imports it where it needs them.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from curvlinops.papyan2020traces.spectrum import fast_lanczos, lanczos_approxima
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from swad.flatness._losses import LossFn, loss_parts, selected_loss
-from swad.flatness._perturb import Weights
+from swad.flatness.losses import LossFn, loss_parts, selected_loss
+from swad.flatness.weights import Weights
 
 KAPPA = 3.0
 """Width of the density's peaks, as Papyan (2020) chose it: neighboring Lanczos nodes meet at 1 / KAPPA of a peak."""

@@ -7,9 +7,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from swad.flatness._json import Row
-from swad.flatness._losses import LossFn
-from swad.flatness._perturb import (
+from swad.flatness._walk import NamedPoints, OnRow, evaluate_points
+from swad.flatness.losses import LossFn
+from swad.flatness.rows import Row
+from swad.flatness.surface import Surface
+from swad.flatness.weights import (
     Source,
     State,
     by_name,
@@ -17,8 +19,6 @@ from swad.flatness._perturb import (
     parameters_by_name,
     same_shapes,
 )
-from swad.flatness._surface_rows import Surface
-from swad.flatness._walk import NamedPoints, OnRow, evaluate_points
 from swad.tensors.names import Patterns, chosen_names, tied_names, unwrap
 from swad.util.progress import Progress
 

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import torch
 from torch import nn
 
-from swad.flatness._json import Row
-from swad.flatness._losses import LossFn, check_losses, fit_logits
-from swad.flatness._perturb import Source, State, Weights, by_name, chosen_parameters, is_bn_statistic
-from swad.flatness._surface_rows import HEAD, POINT, Surface, SurfaceRow, point_key
+from swad.flatness.losses import LossFn, check_losses, fit_logits
+from swad.flatness.rows import Row
+from swad.flatness.surface import HEAD, POINT, Surface, SurfaceRow, point_key
+from swad.flatness.weights import Source, State, Weights, by_name, chosen_parameters, is_bn_statistic
 from swad.tensors.names import named_tensors, unwrap
 from swad.util.progress import Progress
 

@@ -12,8 +12,8 @@ from helpers import HELPERS
 from helpers.forked import run
 from helpers.tiny_runs import COARSE, NAMES, copied, measure, tiny
 from swad.flatness import compare, image_losses
-from swad.flatness._directions import Directions
-from swad.flatness._perturb import Weights
+from swad.flatness.directions import Directions
+from swad.flatness.weights import Weights
 from swad.testbed.data import benchmarks
 from swad.testbed.data.loaders import EvalLoader
 from swad.testbed.data.splits import hold_out

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from swad.flatness import Bound, bound, divergence
-from swad.flatness._perturb import norm
+from swad.flatness.weights import norm
 from swad.testbed.experiments.run_flatness import FlatnessConfig, run_worst_case
 from swad.testbed.experiments.saved_run import SavedRun, find_device
 from swad.testbed.models.networks import features

@@ -9,8 +9,8 @@ from scipy import stats
 
 from helpers.figures import text_boxes
 from helpers.measured_runs import RADII
-from swad.flatness._bound import bound
 from swad.flatness._divergence import Divergence
+from swad.flatness.theorems import bound
 from swad.testbed.results.figures.flatness import bound_figure, flatness_figure, method_colors, ranking_figure
 from swad.testbed.results.figures.style import PALETTE, themed_svg
 from swad.testbed.results.figures.surfaces import surface_figure

@@ -23,11 +23,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from swad.flatness._directions import Directions
-from swad.flatness._json import JsonRow
-from swad.flatness._local import check_radii
-from swad.flatness._losses import LossFn, check_losses, fit_logits, loss_parts, selected_loss
-from swad.flatness._perturb import Weights, norm
+from swad.flatness.directions import Directions
+from swad.flatness.local_flatness import check_radii
+from swad.flatness.losses import LossFn, check_losses, fit_logits, loss_parts, selected_loss
+from swad.flatness.rows import JsonRow
+from swad.flatness.weights import Weights, norm
 from swad.tensors.names import Patterns
 from swad.util.progress import Progress
 

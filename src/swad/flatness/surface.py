@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from swad.flatness._json import JsonRow, Row
+from swad.flatness.rows import JsonRow, Row
 
 HEAD, POINT = "surface", "surface-point"
 

@@ -17,9 +17,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from swad.flatness._json import JsonRow
-from swad.flatness._losses import Losses, LossFn, check_losses, fit_logits
-from swad.flatness._perturb import Weights
+from swad.flatness.losses import Losses, LossFn, check_losses, fit_logits
+from swad.flatness.rows import JsonRow
+from swad.flatness.weights import Weights
 from swad.tensors.names import Patterns
 from swad.util.progress import Progress
 

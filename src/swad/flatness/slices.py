@@ -13,8 +13,8 @@ from collections.abc import Iterable
 
 from torch import Tensor
 
-from swad.flatness._perturb import Source
 from swad.flatness._slice import STEPS, Slice, dot, flat, length
+from swad.flatness.weights import Source
 from swad.tensors.names import Patterns
 
 COLLINEAR = 1e-6

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swad.flatness._bound import FORMS, bound, confidence, log_cover
 from swad.flatness._divergence import Divergence, _estimate, divergence
+from swad.flatness.theorems import FORMS, bound, confidence, log_cover
 
 # By hand, for m = 1000, v_k = 3, delta = 0.05, N = 4: 3 ln(1000 / 3) = 17.42743, ln 4 = 1.38629, ln 20 = 2.99573.
 PRINTED = math.sqrt((17.427430 + 1.386294 + 2.995732) / 1000)

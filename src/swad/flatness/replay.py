@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from swad.flatness._losses import LossFn, Returned
+from swad.flatness.losses import LossFn, Returned
 from swad.gpu.cuda_graph import CapturedGraph, run_on_stream
 from swad.tensors.names import unwrap
 

@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from swad.flatness._perturb import Weights
+from swad.flatness.weights import Weights
 from swad.util.names import require_choice
 
 Normalize = Literal["sphere", "filter", "layer"]

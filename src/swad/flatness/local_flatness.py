@@ -21,10 +21,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from swad.flatness._directions import Directions, Normalize
-from swad.flatness._json import JsonRow, Row, pack, unpack
-from swad.flatness._losses import Losses, LossFn, as_losses, check_losses, fit_logits
-from swad.flatness._perturb import Weights, norm
+from swad.flatness.directions import Directions, Normalize
+from swad.flatness.losses import Losses, LossFn, as_losses, check_losses, fit_logits
+from swad.flatness.rows import JsonRow, Row, pack, unpack
+from swad.flatness.weights import Weights, norm
 from swad.tensors.names import Patterns, as_patterns
 from swad.util.jsonl import json_values
 from swad.util.progress import Progress
