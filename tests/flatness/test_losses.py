@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch.nn import functional
 
 from helpers.landscapes import fingerprint, images, network
-from swad.flatness import captured, compare, image_losses, local, worst_case
+from swad.flatness import LossFunction, captured, compare, image_losses, local, worst_case
 from swad.flatness.losses import as_losses
 
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
@@ -26,13 +26,14 @@ def test_batches_do_not_matter(sizes, batch_size):
     model = network().eval()
     found = image_losses(data, batch_size=batch_size)(model)
     parts: dict[str, list[torch.Tensor]] = {}
-    for domain, losses in image_losses(data, batch_size=batch_size).parts(model):
-        assert len(losses) <= batch_size
-        parts.setdefault(domain, []).append(losses)
+    for part in image_losses(data, batch_size=batch_size).parts(model):
+        for domain, term in part.items():
+            parts.setdefault(domain, []).append(term)
     for domain, (x, y) in data.items():
         wanted = functional.cross_entropy(model(x), y, reduction="none")
         torch.testing.assert_close(found[domain], wanted)
-        torch.testing.assert_close(torch.cat(parts[domain]), wanted)
+        torch.testing.assert_close(sum(parts[domain]), wanted.mean())
+        assert len(parts[domain]) == -(-len(y) // batch_size)
 
 
 def test_errors_and_both():
@@ -99,6 +100,52 @@ def test_image_losses_refuse():
             image_losses({"photo": pair})
     with pytest.raises(ValueError, match="measure must be"):
         image_losses({"photo": (x, y)}, measure="accuracy")
+
+
+class ByDomain(LossFunction):
+    """Cross entropies of resident images, differentiated domain by domain, with a scale fitted to the weights."""
+
+    precision = "bf16"
+
+    def __init__(self, data):
+        self.data, self.calls = data, []
+
+    def __call__(self, model):
+        self.calls.append("call")
+        return {d: functional.cross_entropy(model(x), y, reduction="none") for d, (x, y) in self.data.items()}
+
+    def parts(self, model):
+        for domain, (x, y) in self.data.items():
+            self.calls.append(domain)
+            yield {domain: functional.cross_entropy(model(x), y)}
+
+    def fit(self, model):
+        self.calls.append("fit")
+        return 2.5
+
+
+@pytest.mark.parametrize("wrap", [lambda loss, model: loss, captured])
+def test_a_loss_function_says_how_it_is_fitted_and_differentiated(wrap):
+    model, loss = network(batch_norm=False), ByDomain(images())
+    wrapped = wrap(loss, model)
+    found = worst_case(model, wrapped, 0.1, 2, 1)
+    assert loss.calls[:4] == ["fit", "call", "photo", "sketch"]
+    wanted = worst_case(model, lambda model: ByDomain(loss.data)(model), 0.1, 2, 1)
+    assert found.lower_bound == pytest.approx(wanted.lower_bound, rel=1e-6)
+    with pytest.warns(UserWarning, match="weights in bfloat16 are rounded"):
+        assert local(model, wrapped, [0.01], 2).settings["logit_scale"] == 2.5
+
+
+def test_a_loss_function_needs_a_call_alone():
+    class Constant(LossFunction):
+        def __call__(self, model):
+            return 3 * model[0].weight.square().sum()
+
+    model = network()
+    assert local(model, Constant(), [0.5], 4).rows == local(model, lambda model: Constant()(model), [0.5], 4).rows
+    assert "logit_scale" not in local(model, Constant(), [0.5], 4).settings
+    with pytest.raises(TypeError, match="abstract"):
+        LossFunction()
 
 
 def test_without_a_gpu_a_capture_says_so_and_goes_through():
@@ -198,7 +245,7 @@ def test_a_moved_model_is_recorded_anew():
 def test_a_copy_of_a_captured_loss_function_computes_the_same():
     loss = captured(image_losses(images()), network())
     copied, model = copy.deepcopy(loss), network().eval()
-    assert copied.n_images == loss.n_images
+    assert copied.loss_fn.n_images == loss.loss_fn.n_images
     assert all(torch.equal(losses, loss(model)[domain]) for domain, losses in copied(model).items())
 
 

@@ -8,8 +8,8 @@
     swad.flatness.curvature(model, loss_fn)                                  # eigenvalues, trace, spectral density
 
 `loss_fn(model)` returns a scalar, per-image losses (1-D), or {domain: per-image losses}. If the losses have two
-columns, the second one holds the 0-1 error of each image. `image_losses` builds a loss function from images, and
-`captured` replays a loss function as a CUDA graph.
+columns, the second one holds the 0-1 error of each image. `image_losses` builds a loss function from images,
+`captured` replays a loss function as a CUDA graph, and a subclass of `LossFunction` says more about itself.
 
 Every function restores the model exactly, also after an error or Ctrl-C. Names are imported on first use.
 """
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from swad.flatness.directions import Normalize
     from swad.flatness.hessian import Curvature, CurvatureRow, curvature, require_curvlinops
     from swad.flatness.local_flatness import FlatnessRow, LocalFlatness, average_flatness, check_radii, local
-    from swad.flatness.losses import ImageLosses, Logits, LossFn, Precision, image_losses
+    from swad.flatness.losses import ImageLosses, Logits, LossFn, LossFunction, Precision, image_losses
     from swad.flatness.replay import Captured, captured
     from swad.flatness.slices import Line, Plane, line, plane
     from swad.flatness.surface import Surface, SurfaceRow
@@ -44,7 +44,7 @@ __getattr__, __dir__ = lazy_exports(
         "_divergence": ("Divergence", "divergence"),
         "hessian": ("Curvature", "CurvatureRow", "curvature", "require_curvlinops"),
         "local_flatness": ("FlatnessRow", "LocalFlatness", "average_flatness", "check_radii", "local"),
-        "losses": ("ImageLosses", "Logits", "LossFn", "Precision", "image_losses"),
+        "losses": ("ImageLosses", "Logits", "LossFn", "LossFunction", "Precision", "image_losses"),
         "slices": ("Line", "Plane", "line", "plane"),
         "surface": ("Surface", "SurfaceRow"),
         "ascent": ("WorstCase", "WorstCaseRow", "worst_case"),
@@ -66,6 +66,7 @@ __all__ = [  # noqa: RUF022 - the order a reader wants
     "check_radii",
     "require_curvlinops",
     "LossFn",
+    "LossFunction",
     "Normalize",
     "Logits",
     "Precision",

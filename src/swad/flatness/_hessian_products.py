@@ -15,7 +15,7 @@ from curvlinops.papyan2020traces.spectrum import fast_lanczos, lanczos_approxima
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from swad.flatness.losses import LossFn, loss_parts, selected_loss
+from swad.flatness.losses import LossFunction, selected_loss
 from swad.flatness.weights import Weights
 
 KAPPA = 3.0
@@ -32,7 +32,7 @@ class HessianOperator(PyTorchLinearOperator):  # type: ignore[misc]
     def __init__(
         self,
         model: nn.Module,
-        loss_fn: LossFn,
+        loss_fn: LossFunction,
         weights: Weights,
         domain: str | None,
         n_domains: int,
@@ -62,7 +62,7 @@ class HessianOperator(PyTorchLinearOperator):  # type: ignore[misc]
         products = [[torch.zeros_like(tensor) for tensor in column] for column in columns]
         # Fused attention has no second derivative.
         with self._weights.differentiable() as parameters, sdpa_kernel(SDPBackend.MATH):
-            for part in loss_parts(self._loss_fn, self._model):
+            for part in self._loss_fn.parts(self._model):
                 loss = selected_loss(part, self._domain)
                 if loss is None:
                     continue

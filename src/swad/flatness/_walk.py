@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import torch
 from torch import nn
 
-from swad.flatness.losses import LossFn, check_losses, fit_logits
+from swad.flatness.losses import LossFn, as_loss_function
 from swad.flatness.rows import Row
 from swad.flatness.surface import HEAD, POINT, Surface, SurfaceRow, point_key
 from swad.flatness.weights import Source, State, Weights, by_name, chosen_parameters, is_bn_statistic
@@ -35,6 +35,7 @@ def evaluate_points(
     progress: Progress | None,
 ) -> Surface:
     """Evaluate a model at named points and at those of a grid, as `Slice.evaluate` describes it."""
+    function = as_loss_function(loss_fn)
     _require_parameters_of(model, list(axes[0]))
     _require_usable_buffers(model, corners, update_bn is not None)
     with Weights(model, names=set(axes[0])) as weights:
@@ -56,8 +57,8 @@ def evaluate_points(
             if update_bn is not None:
                 update_bn(model)
             if point is points[0][0]:  # evaluated before all others; they have the scale of its logits
-                fit_logits(loss_fn, model)
-            measured = check_losses(loss_fn(model))  # its values are read here anyway
+                function.fit(model)
+            measured = function.losses(model).checked()  # its values are read here anyway
             losses, *errors = (measure.means for measure in measured.measures)
             row = SurfaceRow(**point, losses=losses, errors=errors[0] if errors else {})
             return {"kind": POINT, **row.as_dict()}

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from swad.flatness.directions import Directions
 from swad.flatness.local_flatness import check_radii
-from swad.flatness.losses import LossFn, check_losses, fit_logits, loss_parts, selected_loss
+from swad.flatness.losses import LossFn, LossFunction, as_loss_function, selected_loss
 from swad.flatness.rows import JsonRow
 from swad.flatness.weights import Weights, norm
 from swad.tensors.names import Patterns
@@ -131,10 +131,10 @@ def worst_case(
         raise ValueError(f"step_size must be above 0, as a share of the radius; got {step_size}")
     with Weights(model, include, exclude) as weights:
         weights.warn_of_rounding(min((radius for radius in radii if radius), default=math.inf))
-        ascent = _Ascent(model, loss_fn, measure_fn, domain, weights)
-        for function in (loss_fn, measure_fn):
-            if function is not None:
-                fit_logits(function, model)
+        functions = [as_loss_function(function) for function in (loss_fn, measure_fn) if function is not None]
+        for function in functions:
+            function.fit(model)
+        ascent = _Ascent(model, functions[0], functions[1] if measure_fn is not None else None, domain, weights)
         center = ascent.start()
         directions = Directions(weights, seed, antithetic=False, normalize="sphere")
         total = sum((1 + restarts + (i > 0)) * steps for i in range(len(radii)))
@@ -173,7 +173,12 @@ class _Ascent:
     """Projected gradient ascent, and the worst point that it has seen so far."""
 
     def __init__(
-        self, model: nn.Module, loss_fn: LossFn, measure_fn: LossFn | None, domain: str | None, weights: Weights
+        self,
+        model: nn.Module,
+        loss_fn: LossFunction,
+        measure_fn: LossFunction | None,
+        domain: str | None,
+        weights: Weights,
     ) -> None:
         self._model, self._loss_fn, self._measure_fn, self._domain = model, loss_fn, measure_fn, domain
         self._weights = weights
@@ -245,7 +250,7 @@ class _Ascent:
         else:
             self._weights.move(point, 1.0)
         self.evaluations += 1
-        by_domain = check_losses((self._measure_fn or self._loss_fn)(self._model)).means
+        by_domain = (self._measure_fn or self._loss_fn).losses(self._model).checked().means
         return self._total(by_domain), by_domain
 
     def _total(self, by_domain: Mapping[str, float]) -> float:
@@ -262,7 +267,7 @@ class _Ascent:
         gradient = [torch.zeros_like(tensor) for tensor in point]
         by_domain: dict[str, float] = {}
         with self._weights.differentiable() as parameters:
-            for part in loss_parts(self._loss_fn, self._model):
+            for part in self._loss_fn.parts(self._model):
                 for domain, term in part.items():
                     by_domain[domain] = by_domain.get(domain, 0.0) + term.item()
                 loss = selected_loss(part, self._domain)

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from swad.flatness.losses import Losses, LossFn, check_losses, fit_logits
+from swad.flatness.losses import Losses, LossFn, as_loss_function
 from swad.flatness.rows import JsonRow
 from swad.flatness.weights import Weights
 from swad.tensors.names import Patterns
@@ -105,6 +105,7 @@ def curvature(
             "a density needs 2 or more density_steps and density_points, and 1 or more density_repeats; got "
             f"{density_steps}, {density_points} and {density_repeats}"
         )
+    function = as_loss_function(loss_fn)
     with Weights(model, include, exclude) as weights:
         if weights.dim <= max(n_eigenvalues, 2):
             raise ValueError(
@@ -112,8 +113,8 @@ def curvature(
                 f"{n_eigenvalues}: choose more parameters or fewer eigenvalues"
             )
         with torch.no_grad():
-            fit_logits(loss_fn, model)
-            losses = check_losses(loss_fn(model))
+            function.fit(model)
+            losses = function.losses(model).checked()
         wanted = _wanted_domains(losses, domains)
         # Of one domain, if the eigenvalues need no restart: one to look for zeros, then ARPACK's basis and its start.
         n_products = max(1, trace_vectors)
@@ -132,7 +133,7 @@ def curvature(
                 rows.append(replace(rows[0], domain=domain))
                 report(0)
                 continue
-            operator = HessianOperator(model, loss_fn, weights, domain, len(losses.losses), report)
+            operator = HessianOperator(model, function, weights, domain, len(losses.losses), report)
             with torch.random.fork_rng(devices=[weights.device] if weights.device.type == "cuda" else []):
                 torch.manual_seed(seed)
                 # One vector per call: only one is in memory, and the spread of the traces gives the standard error.

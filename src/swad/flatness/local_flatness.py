@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from swad.flatness.directions import Directions, Normalize
-from swad.flatness.losses import Losses, LossFn, as_losses, check_losses, fit_logits
+from swad.flatness.losses import Losses, LossFn, as_loss_function
 from swad.flatness.rows import JsonRow, Row, pack, unpack
 from swad.flatness.weights import Weights, norm
 from swad.tensors.names import Patterns, as_patterns
@@ -234,16 +234,17 @@ def local(
     """
     radii, include, exclude = check_radii(radii), as_patterns(include), as_patterns(exclude)
     _check_counts(n_directions, antithetic, confidence)
+    function = as_loss_function(loss_fn)
     with torch.no_grad(), Weights(model, include, exclude) as weights:
         directions = Directions(weights, seed, antithetic, normalize)
         settings = _settings(weights, seed, normalize, include, exclude)
         smallest = min((radius for radius in radii if radius), default=math.inf)
         # Radii of normalized directions are shares of the weights' norm.
         distance = smallest * (1.0 if normalize == "sphere" else settings["norm"])
-        weights.warn_of_rounding(distance, torch.bfloat16 if getattr(loss_fn, "precision", None) == "bf16" else None)
-        if (scale := fit_logits(loss_fn, model)) is not None:
+        weights.warn_of_rounding(distance, torch.bfloat16 if function.precision == "bf16" else None)
+        if (scale := function.fit(model)) is not None:
             settings["logit_scale"] = scale
-        center = check_losses(loss_fn(model))
+        center = function.losses(model).checked()
         groups = _check_groups(groups, list(center.losses))
         sums = [_LossSums(measure, len(radii)) for measure in center.measures]
 
@@ -258,7 +259,7 @@ def local(
                     add(i, center)
                     continue
                 weights.move(tensors, sign * radius)
-                add(i, as_losses(loss_fn(model)))
+                add(i, function.losses(model))
                 done += 1
                 if progress is not None:
                     progress("local flatness", done, total)
