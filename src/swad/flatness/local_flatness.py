@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from swad.flatness.directions import Directions, Normalize
 from swad.flatness.losses import Losses, LossFn, as_loss_function
+from swad.flatness.points import Point, walk
 from swad.flatness.rows import JsonRow, Row, pack, unpack
 from swad.flatness.weights import Weights, norm
 from swad.tensors.names import Patterns, as_patterns
@@ -252,17 +253,20 @@ def local(
             for total, measure in zip(sums, measured.measures, strict=False):
                 total.add(radius_index, measure)
 
-        done, total = 0, n_directions * len([radius for radius in radii if radius])
-        for tensors, sign in directions.signed(n_directions):
-            for i, radius in enumerate(radii):
-                if not radius:
-                    add(i, center)
-                    continue
-                weights.move(tensors, sign * radius)
-                add(i, function.losses(model))
-                done += 1
-                if progress is not None:
-                    progress("local flatness", done, total)
+        for i, radius in enumerate(radii):
+            for _ in range(0 if radius else n_directions):
+                add(i, center)
+        moved = [(i, radius) for i, radius in enumerate(radii) if radius]
+        points = (
+            Point(i, [(tensors, sign * radius)])
+            for tensors, sign in directions.signed(n_directions)
+            for i, radius in moved
+        )
+        total = n_directions * len(moved)
+        for point, measured in walk(
+            weights, function, points, description="local flatness", total=total, progress=progress
+        ):
+            add(point.key, measured)
 
         flat, *errors = (
             LocalFlatness(
@@ -286,27 +290,27 @@ class _LossSums:
     """The losses of all directions, accumulated on their device so that the host never waits for it."""
 
     def __init__(self, center: Losses, n_radii: int) -> None:
-        self._n_radii, self._by_image = n_radii, center.by_image
+        self._by_image = center.by_image
         self._sizes = {domain: len(losses) for domain, losses in center.losses.items()}
         device = next(iter(center.losses.values())).device
         self._sums = torch.zeros(n_radii, sum(self._sizes.values()), dtype=torch.float64, device=device)
-        self._means: list[Tensor] = []
+        self._means: list[list[Tensor]] = [[] for _ in range(n_radii)]
 
     def add(self, radius_index: int, measured: Losses) -> None:
-        """Add the losses of the next direction and radius; every direction goes through all radii in order."""
+        """Add the losses of the next direction at a radius."""
         sizes = {domain: len(losses) for domain, losses in measured.losses.items()}
         if sizes != self._sizes:
             raise ValueError(
                 f"loss_fn must return the same domains and images every time; got {sizes} after {self._sizes}"
             )
         losses = [measured.losses[domain].double() for domain in self._sizes]
-        self._means.append(torch.stack([values.mean() for values in losses]))
+        self._means[radius_index].append(torch.stack([values.mean() for values in losses]))
         if self._by_image:
             self._sums[radius_index] += torch.cat(losses)
 
     def losses(self) -> dict[str, Tensor]:
         """Return mean losses (directions x radii) by domain, on the CPU."""
-        table = torch.stack(self._means).cpu().view(-1, self._n_radii, len(self._sizes))
+        table = torch.stack([torch.stack(means) for means in self._means], 1).cpu()
         return {domain: table[:, :, i].contiguous() for i, domain in enumerate(self._sizes)}
 
     def image_sums(self) -> dict[str, Tensor]:

@@ -1,4 +1,4 @@
-"""Loss surfaces: the plane through three weights, and the line between two.
+"""Slices of weight space: the plane through three weights, and the line between two.
 
 The axes of the plane through theta_1, theta_2, theta_3 are u = theta_2 - theta_1 and v = (theta_3 - theta_1) minus
 its projection on u, both scaled to length 1. (The paper's printed v subtracts a number from a vector and divides by a
@@ -9,17 +9,138 @@ weights, bit for bit.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
-from swad.flatness._slice import STEPS, Slice, dot, flat, length
-from swad.flatness.weights import Source
-from swad.tensors.names import Patterns
+from swad.flatness.losses import LossFn
+from swad.flatness.rows import Row
+from swad.flatness.surface import NamedPoint, OnRow, Surface, evaluate_surface
+from swad.flatness.weights import Source, State, by_name, is_bn_statistic, parameters_by_name, same_shapes
+from swad.tensors.names import Patterns, chosen_names, tied_names, unwrap
+from swad.util.progress import Progress
 
+STEPS = 21
+MARGIN = 0.25
 COLLINEAR = 1e-6
 """Weights are collinear if the third is closer to the line through the others than this share of their distance."""
-MARGIN = 0.25
+
+
+class Slice:
+    """A plane or line in weight space: its corners by name, the first of which is the origin.
+
+    A subclass sets `axes`, the vectors that x and y are multiples of, and `corner_coordinates`.
+    """
+
+    axes: Sequence[Tensor]
+    corner_coordinates: Mapping[str, tuple[float, float]]
+    """The coordinates of the weights that span it."""
+
+    def __init__(self, corners: Mapping[str, Source], include: Patterns, exclude: Patterns) -> None:
+        self.names = spanning_parameters(corners, include, exclude)
+        self.corners: dict[str, State] = {corner: copy_state(source) for corner, source in corners.items()}
+        self.origin = self._tensors(self.corners["1"], "weights 1")
+
+    def grid(
+        self, steps: int | tuple[int, int], margin: float = 0.0, *, around: Iterable[tuple[float, float]] = ()
+    ) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Return the x and y values of the points to evaluate."""
+        raise NotImplementedError
+
+    def locate(self, weights: Source) -> tuple[float, float, float]:
+        """Project weights onto the slice and return x, y and their distance from it."""
+        raise NotImplementedError
+
+    def evaluate(
+        self,
+        model: nn.Module,
+        loss_fn: LossFn,
+        steps: int | tuple[int, int] = STEPS,
+        margin: float | None = None,
+        *,
+        points: Mapping[str, Source] | None = None,
+        update_bn: Callable[[nn.Module], object] | None = None,
+        on_row: OnRow | None = None,
+        done_rows: Iterable[Row] = (),
+        progress: Progress | None = None,
+    ) -> Surface:
+        """Evaluate a grid, the corners (named "1", "2" and in a plane "3"), and extra points.
+
+        Args:
+            model: A module of the network that the weights are loaded into; it is restored exactly. The grid has the
+                buffers of the first corner, and parameters that `include` and `exclude` leave out stay the module's.
+            loss_fn: `loss_fn(model)` returns a scalar, per-image losses, or {domain: per-image losses}.
+            steps: Number of grid points along each side.
+            margin: How far the grid extends beyond the corners, as a share of the longer side. By default 0.25 in a
+                plane and 0 on a line.
+            points: Extra weights by name, e.g. averages. They are evaluated with their own weights and buffers; their
+                rows give the projection onto the plane or line and the distance from it.
+            update_bn: Called at every point to re-estimate batch-norm statistics, which is needed unless they were
+                frozen in training, e.g. `lambda model: swad.update_bn(loader, model)`.
+            on_row: Called with every JSON row as soon as it is computed, e.g. to append it to a file.
+            done_rows: Rows of an interrupted evaluation; their points are not evaluated again.
+            progress: Called after every point.
+        """
+        taken = [name for name in points or () if name in self.corners]
+        if taken:
+            names = ", ".join(self.corners)
+            raise ValueError(f"the names {names} belong to the corners: rename the point {taken[0]!r}")
+        corners = {name: NamedPoint(x, y, 0.0, self.corners[name]) for name, (x, y) in self.corner_coordinates.items()}
+        copies = {name: copy_state(weights) for name, weights in (points or {}).items()}
+        extra = {name: NamedPoint(*self.locate(weights), weights) for name, weights in copies.items()}
+        around = [(point.x, point.y) for point in extra.values()]
+        margins = {} if margin is None else {"margin": margin}
+        return evaluate_surface(
+            model,
+            loss_fn,
+            [dict(zip(self.names, self.split(axis), strict=True)) for axis in self.axes],
+            self.grid(steps, around=around, **margins),
+            corners,
+            extra,
+            update_bn=update_bn,
+            on_row=on_row,
+            done_rows=done_rows,
+            progress=progress,
+        )
+
+    def _tensors(self, weights: Source, label: str) -> list[Tensor]:
+        return same_shapes(weights, {name: self.corners["1"][name] for name in self.names}, label)
+
+    def _offset(self, weights: Source, label: str = "the weights") -> Tensor:
+        origin = _flat(self.origin)
+        return _flat(self._tensors(weights, label)).to(origin.device) - origin
+
+    def split(self, vector: Tensor) -> list[Tensor]:
+        """Return a vector of weight space as tensors in the parameters' shapes."""
+        pieces = torch.split(vector, [tensor.numel() for tensor in self.origin])
+        return [piece.view(tensor.shape) for piece, tensor in zip(pieces, self.origin, strict=True)]
+
+
+def spanning_parameters(corners: Mapping[str, Source], include: Patterns, exclude: Patterns) -> list[str]:
+    """Return the names of the parameters that span a slice; a module among the corners tells them from buffers."""
+    modules = [source for source in corners.values() if isinstance(source, nn.Module)]
+    source = modules[0] if modules else corners["1"]
+    tied = tied_names(unwrap(source)) if isinstance(source, nn.Module) else {}
+    names = chosen_names(parameters_by_name(source), tied, include, exclude, "parameter")
+    if not names:
+        raise ValueError(f"no parameter matches include={include!r}, exclude={exclude!r}: change the patterns")
+    tensors = {
+        corner: [name for name in by_name(weights) if not is_bn_statistic(name)] for corner, weights in corners.items()
+    }
+    for corner in corners:
+        for one, other in ((corner, "1"), ("1", corner)):
+            missing = [name for name in tensors[one] if name not in tensors[other]]
+            if missing:
+                raise ValueError(
+                    f"weights {one} have {missing[0]}, which weights {other} lack: give weights of one network"
+                )
+    return names
+
+
+def copy_state(source: Source) -> State:
+    """Copy weights: a module may be trained on, and a state dict may share its tensors with the evaluated model."""
+    return {name: tensor.detach().clone() for name, tensor in by_name(source).items()}
 
 
 class Plane(Slice):
@@ -46,19 +167,19 @@ class Plane(Slice):
     ) -> None:
         super().__init__({"1": w1, "2": w2, "3": w3}, include, exclude)
         self.u = self._offset(self.corners["2"], "weights 2")
-        self.x2 = length(self.u)
+        self.x2 = _length(self.u)
         if not self.x2:
             raise ValueError("a plane needs three different weights, but the first two are the same: choose others")
         self.u /= self.x2
         self.v = self._offset(self.corners["3"], "weights 3")
-        distance = length(self.v)
-        self.x3 = dot(self.v, self.u)
+        distance = _length(self.v)
+        self.x3 = _dot(self.v, self.u)
         self.v -= self.x3 * self.u
         # Orthogonalize a second time: the first pass leaves a rounding error in proportion to what it removed.
-        correction = dot(self.v, self.u)
+        correction = _dot(self.v, self.u)
         self.v -= correction * self.u
         self.x3 += correction
-        self.y3 = length(self.v)
+        self.y3 = _length(self.v)
         if self.y3 <= COLLINEAR * max(distance, self.x2):
             raise ValueError(
                 f"a plane needs three weights that are not on one line: the third is {self.y3:.3g} from the line "
@@ -71,14 +192,14 @@ class Plane(Slice):
     def coordinates(self, weights: Source) -> tuple[float, float, float]:
         """Project weights onto the plane and return x, y and their distance from the plane."""
         offset = self._offset(weights)
-        x, y = dot(offset, self.u), dot(offset, self.v)
-        return x, y, length(offset - x * self.u - y * self.v)
+        x, y = _dot(offset, self.u), _dot(offset, self.v)
+        return x, y, _length(offset - x * self.u - y * self.v)
 
     locate = coordinates
 
     def weights(self, x: float, y: float) -> dict[str, Tensor]:
         """Return the parameters at a point, in the precision of the corners."""
-        moved = self.split(flat(self.origin) + x * self.u + y * self.v)
+        moved = self.split(_flat(self.origin) + x * self.u + y * self.v)
         return {
             name: tensor.to(start.device, start.dtype)
             for name, start, tensor in zip(self.names, self.origin, moved, strict=True)
@@ -114,7 +235,7 @@ class Line(Slice):
     def __init__(self, w1: Source, w2: Source, *, include: Patterns = None, exclude: Patterns = None) -> None:
         super().__init__({"1": w1, "2": w2}, include, exclude)
         self.step = self._offset(self.corners["2"], "weights 2")
-        self.length = length(self.step)
+        self.length = _length(self.step)
         """Distance between the two weights."""
         if not self.length:
             raise ValueError("a line needs two different weights, but both are the same: choose others")
@@ -124,8 +245,8 @@ class Line(Slice):
     def coordinates(self, weights: Source) -> tuple[float, float]:
         """Project weights onto the line and return x (0: w1, 1: w2) and their distance from the line."""
         offset = self._offset(weights)
-        x = dot(offset, self.step) / self.length**2
-        return x, length(offset - x * self.step)
+        x = _dot(offset, self.step) / self.length**2
+        return x, _length(offset - x * self.step)
 
     def locate(self, weights: Source) -> tuple[float, float, float]:
         """Project weights onto the line and return x, 0 and their distance from it."""
@@ -147,3 +268,21 @@ plane, line = Plane, Line
 def _linspace(low: float, high: float, n: int) -> tuple[float, ...]:
     """Return `n` numbers from `low` to `high`, with both ends exact."""
     return tuple(low + (high - low) * i / (n - 1) if i < n - 1 else high for i in range(n))
+
+
+# --- vectors in weight space: one tensor each, in double precision, since their norms sum millions of squares -------
+
+
+def _flat(tensors: Sequence[Tensor]) -> Tensor:
+    """Return tensors as one vector."""
+    return torch.cat([tensor.reshape(-1).to(tensors[0].device) for tensor in tensors]).double()
+
+
+def _dot(a: Tensor, b: Tensor) -> float:
+    """Return the inner product of two vectors."""
+    return float(torch.dot(a, b))
+
+
+def _length(vector: Tensor) -> float:
+    """Return the Euclidean length of a vector."""
+    return float(torch.linalg.vector_norm(vector))

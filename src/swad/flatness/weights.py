@@ -23,6 +23,8 @@ from swad.tensors.shards import accumulator, is_sharded
 State = Mapping[str, Tensor]
 """Weights by name, as `state_dict()` gives them."""
 Source = State | nn.Module
+Moves = Sequence[tuple[Sequence[Tensor], float]]
+"""Directions and how far to go along each."""
 
 COARSE = 0.1
 """Warn if rounding is larger than this share of a move's length.
@@ -55,7 +57,8 @@ class Weights:
         names: Collection[str] | None = None,
     ) -> None:
         self.model = unwrap(model)
-        self._given = model
+        self.given = model
+        """The model as it was given, e.g. wrapped in another module."""
         chosen = chosen_parameters(self.model, include, exclude)
         if names is not None:
             chosen = {name: tensor for name, tensor in chosen.items() if name in names}
@@ -75,12 +78,12 @@ class Weights:
             for module in self.model.modules()
             for held in [list(module._buffers.items())]
         ]
-        self._modes = [(module, module.training) for module in self._given.modules()]
+        self._modes = [(module, module.training) for module in self.given.modules()]
         self.base = [tensor.clone() for tensor in self.live]
         try:
             for tensor, _, _ in self._parameters:
                 tensor.grad = None  # a loss function may call backward; keep its gradients apart
-            self._given.eval()
+            self.given.eval()
         except BaseException:  # e.g. Ctrl-C: `with` does not call __exit__ if __enter__ fails
             self._restore()
             raise
@@ -123,7 +126,7 @@ class Weights:
         torch.clear_autocast_cache()
 
     @torch.no_grad()
-    def put(self, start: Sequence[Tensor], moves: Sequence[tuple[Sequence[Tensor], float]] = ()) -> None:
+    def put(self, start: Sequence[Tensor], moves: Moves = ()) -> None:
         """Set the weights to `start` plus the sum of length times direction over `moves`."""
         if all(tensor.dtype == dtype for tensor, dtype in zip(self.live, self.dtypes, strict=True)):
             torch._foreach_copy_(self.live, list(start))
