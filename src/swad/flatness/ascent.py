@@ -27,7 +27,7 @@ from swad.flatness.directions import Directions
 from swad.flatness.local_flatness import check_radii
 from swad.flatness.losses import LossFn, LossFunction, as_loss_function, selected_loss
 from swad.flatness.rows import JsonRow
-from swad.flatness.weights import Weights, norm
+from swad.flatness.weights import Weights, add_terms, norm
 from swad.tensors.names import Patterns
 from swad.util.progress import Progress
 
@@ -273,11 +273,7 @@ class _Ascent:
                 loss = selected_loss(part, self._domain)
                 if loss is None:
                     continue
-                terms = torch.autograd.grad(loss, parameters, allow_unused=True)
-                with torch.no_grad():
-                    for total, term in zip(gradient, terms, strict=True):
-                        if term is not None:
-                            total += term
+                add_terms(gradient, torch.autograd.grad(loss, parameters, allow_unused=True))
         self.evaluations += 1
         return by_domain, gradient
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Self
@@ -252,6 +252,14 @@ def parameters_by_name(state: Source) -> dict[str, Tensor]:
         for name, tensor in by_name(state).items()
         if tensor.is_floating_point() and not is_bn_statistic(name)
     }
+
+
+@torch.no_grad()
+def add_terms(totals: Sequence[Tensor], terms: Iterable[Tensor | None]) -> None:
+    """Add to each total the term of its parameter; None, as autograd gives it for an unused parameter, adds nothing."""
+    for total, term in zip(totals, terms, strict=True):
+        if term is not None:
+            total += term
 
 
 def norm(tensors: Sequence[Tensor]) -> float:
