@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING
 from swad.util.lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from swad.flatness._divergence import Divergence, divergence
     from swad.flatness.ascent import WorstCase, WorstCaseRow, worst_case
     from swad.flatness.comparison import Comparison, DifferenceRow, compare
     from swad.flatness.directions import Normalize
@@ -31,17 +30,16 @@ if TYPE_CHECKING:
     from swad.flatness.replay import Captured, captured
     from swad.flatness.slices import Line, Plane, line, plane
     from swad.flatness.surface import Surface, SurfaceRow
-    from swad.flatness.theorems import Bound, bound
+    from swad.flatness.theorems import Bound, Divergence, bound
 
 # No module is named like a public function: importing `swad.flatness.local` would hide the function.
 __getattr__, __dir__ = lazy_exports(
     __name__,
     {
-        "theorems": ("Bound", "bound"),
+        "theorems": ("Bound", "Divergence", "bound"),
         "replay": ("Captured", "captured"),
         "comparison": ("Comparison", "DifferenceRow", "compare"),
         "directions": ("Normalize",),
-        "_divergence": ("Divergence", "divergence"),
         "hessian": ("Curvature", "CurvatureRow", "curvature", "require_curvlinops"),
         "local_flatness": ("FlatnessRow", "LocalFlatness", "average_flatness", "check_radii", "local"),
         "losses": ("ImageLosses", "Logits", "LossFn", "LossFunction", "Precision", "image_losses"),
@@ -59,7 +57,6 @@ __all__ = [  # noqa: RUF022 - the order a reader wants
     "line",
     "curvature",
     "bound",
-    "divergence",
     "image_losses",
     "captured",
     "average_flatness",

@@ -33,10 +33,17 @@ from dataclasses import dataclass
 from numbers import Real
 from typing import Literal
 
-from swad.flatness._divergence import Divergence
-
 Form = Literal["printed", "proved", "guaranteed", "hoeffding"]
 FORMS: tuple[Form, ...] = ("printed", "proved", "guaranteed", "hoeffding")
+
+
+@dataclass(frozen=True)
+class Divergence:
+    """The divergence Div(D, T) = 2 sup over events A of |P_D(A) - P_T(A)| of two domains, with its interval."""
+
+    value: float
+    low: float
+    high: float
 
 
 @dataclass(frozen=True)
@@ -112,7 +119,8 @@ def bound(
 
     Args:
         robust: The worst loss within distance gamma of the weights, measured on the m images.
-        divergences: The divergence between the target and every source.
+        divergences: The divergence between the target and every source, e.g. estimated by a classifier that tells the
+            domains apart, as `examples/bound/bound_of_a_run.py` does.
         gamma: The radius.
         diameter: Diameter of the parameter space.
         dimension: Number of parameters.
