@@ -30,9 +30,7 @@ def visit(model, points, **options):
             as_loss_function(lambda model: model.vector()),
             points,
             arrive=lambda point: calls.append(("arrive", point.key)),
-            description="walk",
-            total=len(points),
-            progress=lambda *call: calls.append(call),
+            progress=lambda number: calls.append(("progress", number)),
             **options,
         )
         for point, losses in visits:
@@ -52,7 +50,7 @@ def test_a_point_is_the_center_plus_all_moves_and_nothing_of_the_last_point():
     torch.testing.assert_close(seen["both"], theta - flat_u + 0.5 * flat_v)
     assert torch.equal(seen["center"], theta)
     assert fingerprint(model) == before
-    assert calls[:4] == [("arrive", "u"), ("measured", "u"), ("walk", 1, 3), ("arrive", "both")]
+    assert calls[:4] == [("arrive", "u"), ("measured", "u"), ("progress", 1), ("arrive", "both")]
 
 
 def test_points_that_are_done_are_counted_but_not_visited():
@@ -61,7 +59,7 @@ def test_points_that_are_done_are_counted_but_not_visited():
     points = [Point(key, [(u, float(key))]) for key in range(4)]
     seen, calls = visit(model, points, done={0, 2})
     assert list(seen) == [1, 3]
-    assert [call for call in calls if call[0] == "walk"] == [("walk", number, 4) for number in range(1, 5)]
+    assert [call for call in calls if call[0] == "progress"] == [("progress", number) for number in range(1, 5)]
     assert ("arrive", 2) not in calls
 
 

@@ -23,7 +23,7 @@ from swad.flatness.losses import Losses, LossFn, LossFunction, as_loss_function,
 from swad.flatness.rows import JsonRow
 from swad.flatness.weights import Weights, add_terms
 from swad.tensors.names import Patterns
-from swad.util.progress import Progress
+from swad.util.progress import Progress, count_progress
 
 KAPPA = 3.0
 """Width of the density's peaks, as Papyan (2020) chose it: neighboring Lanczos nodes meet at 1 / KAPPA of a peak."""
@@ -127,18 +127,18 @@ def curvature(
         n_products += density_steps * density_repeats if density else 0
         rows: list[CurvatureRow] = []
 
+        count = count_progress(progress, "curvature", len(wanted) * n_products)
+
         def report(products: int) -> None:
-            if progress is not None:
-                # A domain with restarts stays at its last product but one.
-                done = len(rows) * n_products + min(products, n_products - 1)
-                progress("curvature", done, len(wanted) * n_products)
+            # A domain with restarts stays at its last product but one.
+            count(len(rows) * n_products + min(products, n_products - 1))
 
         for domain in wanted:
             if rows and len(losses.losses) == 1:  # the mean over one domain is that domain
                 rows.append(replace(rows[0], domain=domain))
                 report(0)
                 continue
-            hessian = Hessian(model, function, weights, domain, len(losses.losses), report)
+            hessian = Hessian(weights, function, domain, len(losses.losses), report)
             with torch.random.fork_rng(devices=[weights.device] if weights.device.type == "cuda" else []):
                 torch.manual_seed(seed)
                 # One vector per call: only one is in memory, and the spread of the traces gives the standard error.
@@ -185,17 +185,14 @@ class Hessian:
 
     def __init__(
         self,
-        model: nn.Module,
-        loss_fn: LossFunction,
         weights: Weights,
+        loss_fn: LossFunction,
         domain: str | None,
         n_domains: int,
         report: Callable[[int], None],
     ) -> None:
-        self._model, self._loss_fn, self._weights = model, loss_fn, weights
-        self._domain, self._n_domains = domain, n_domains
-        self._report = report
-        self.products = 0
+        self._weights, self._loss_fn, self._domain, self._n_domains = weights, loss_fn, domain, n_domains
+        self._report, self.products = report, 0
         self.shape = (weights.dim, weights.dim)
         self.device = weights.device
         self.dtype = reduce(torch.promote_types, weights.dtypes)
@@ -218,7 +215,7 @@ class Hessian:
         product = [torch.zeros_like(direction) for direction in directions]
         # Fused attention has no second derivative.
         with self._weights.differentiable() as parameters, sdpa_kernel(SDPBackend.MATH):
-            for part in self._loss_fn.parts(self._model):
+            for part in self._loss_fn.parts(self._weights.given):
                 loss = selected_loss(part, self._domain)
                 if loss is None:
                     continue

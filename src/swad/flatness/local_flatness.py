@@ -28,7 +28,7 @@ from swad.flatness.rows import JsonRow, Row, pack, unpack
 from swad.flatness.weights import Weights, norm
 from swad.tensors.names import Patterns, as_patterns
 from swad.util.jsonl import json_values
-from swad.util.progress import Progress
+from swad.util.progress import Progress, count_progress
 from swad.util.statistics import Contributions, contributions, half_widths
 
 Groups = Mapping[str, Sequence[str]]
@@ -262,10 +262,8 @@ def local(
             for tensors, sign in directions.signed(n_directions)
             for i, radius in moved
         )
-        total = n_directions * len(moved)
-        for point, measured in walk(
-            weights, function, points, description="local flatness", total=total, progress=progress
-        ):
+        report = count_progress(progress, "local flatness", n_directions * len(moved))
+        for point, measured in walk(weights, function, points, progress=report):
             add(point.key, measured)
 
         flat, *errors = (

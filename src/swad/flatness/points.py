@@ -10,7 +10,6 @@ from torch import Tensor
 
 from swad.flatness.losses import Losses, LossFunction
 from swad.flatness.weights import Moves, State, Weights
-from swad.util.progress import Progress
 
 K = TypeVar("K", bound=Hashable)
 
@@ -34,9 +33,7 @@ def walk(
     center: Sequence[Tensor] | None = None,
     arrive: Callable[[Point[K]], None] | None = None,
     done: Container[K] = (),
-    description: str,
-    total: int,
-    progress: Progress | None,
+    progress: Callable[[int], None],
 ) -> Iterator[tuple[Point[K], Losses]]:
     """Move a model to one point after the other and yield its losses there, without waiting for the device.
 
@@ -49,8 +46,6 @@ def walk(
         center: What the moves start from; by default the original weights.
         arrive: Called at every point before it is evaluated, e.g. to re-estimate batch-norm statistics.
         done: Keys of points that were measured before; they are not visited.
-        description: What progress is reported as.
-        total: The number of points.
         progress: Called with the number of points so far, also those that were measured before.
     """
     for number, point in enumerate(points, 1):
@@ -60,5 +55,4 @@ def walk(
             if arrive is not None:
                 arrive(point)
             yield point, loss_fn.losses(weights.given)
-        if progress is not None:
-            progress(description, number, total)
+        progress(number)

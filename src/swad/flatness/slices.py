@@ -14,12 +14,32 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from swad.flatness.losses import LossFn
+from swad.flatness.losses import LossFn, as_loss_function
+from swad.flatness.points import Point, walk
 from swad.flatness.rows import Row
-from swad.flatness.surface import NamedPoint, OnRow, Surface, evaluate_surface
-from swad.flatness.weights import Source, State, by_name, is_bn_statistic, parameters_by_name, same_shapes
-from swad.tensors.names import Patterns, chosen_names, tied_names, unwrap
-from swad.util.progress import Progress
+from swad.flatness.surface import (
+    POINT,
+    Grid,
+    Key,
+    OnRow,
+    Surface,
+    SurfaceRow,
+    head_row,
+    require_same_losses,
+    resumed_rows,
+)
+from swad.flatness.weights import (
+    Source,
+    State,
+    Weights,
+    by_name,
+    chosen_parameters,
+    is_bn_statistic,
+    parameters_by_name,
+    same_shapes,
+)
+from swad.tensors.names import Patterns, chosen_names, named_tensors, tied_names, unwrap
+from swad.util.progress import Progress, count_progress
 
 STEPS = 21
 MARGIN = 0.25
@@ -86,23 +106,71 @@ class Slice:
         if taken:
             names = ", ".join(self.corners)
             raise ValueError(f"the names {names} belong to the corners: rename the point {taken[0]!r}")
-        corners = {name: NamedPoint(x, y, 0.0, self.corners[name]) for name, (x, y) in self.corner_coordinates.items()}
-        copies = {name: copy_state(weights) for name, weights in (points or {}).items()}
-        extra = {name: NamedPoint(*self.locate(weights), weights) for name, weights in copies.items()}
-        around = [(point.x, point.y) for point in extra.values()]
+        function = as_loss_function(loss_fn)
+        _require_parameters_of(model, self.names)
+        _require_usable_buffers(model, list(self.corners.values()), update_bn is not None)
+        own = {**self.corners, **{name: copy_state(weights) for name, weights in (points or {}).items()}}
+        places = {name: (*self.corner_coordinates[name], 0.0) for name in self.corners}
+        places |= {name: self.locate(own[name]) for name in points or ()}
         margins = {} if margin is None else {"margin": margin}
-        return evaluate_surface(
-            model,
-            loss_fn,
-            [dict(zip(self.names, self.split(axis), strict=True)) for axis in self.axes],
-            self.grid(steps, around=around, **margins),
-            corners,
-            extra,
-            update_bn=update_bn,
-            on_row=on_row,
-            done_rows=done_rows,
-            progress=progress,
-        )
+        grid = self.grid(steps, around=[places[name][:2] for name in points or ()], **margins)
+        with torch.no_grad(), Weights(model, names=self.names) as weights:
+            # Statistics that are re-estimated may be missing.
+            statistics = {name: tensor.clone() for name, tensor in weights.buffers().items() if is_bn_statistic(name)}
+            defaults = statistics if update_bn is not None else {}
+            walked = self._points(weights, grid, own, places)
+            first = walked[0]
+            rows, done = resumed_rows(done_rows, head_row(grid, weights.dim), on_row)
+            # The first corner is always evaluated: it shows whether the rows are of these weights and images, and all
+            # points have the scale of its logits.
+            known_first = done.pop(first.key, None)
+
+            def arrive(point: Point[Key]) -> None:
+                buffers = self.corners["1"] if point.weights is None else point.weights
+                weights.put_buffers({**defaults, **buffers}, point.label)
+                if update_bn is not None:
+                    update_bn(model)
+                if point is first:
+                    function.fit(model)
+
+            report = count_progress(progress, "loss surface", len(walked))
+            center = weights.of(self.corners["1"])
+            visits = walk(weights, function, walked, center=center, arrive=arrive, done=done, progress=report)
+            for point, measured in visits:
+                name, x, y = point.key
+                losses, *errors = (measure.means for measure in measured.checked().measures)
+                distance = 0.0 if name is None else places[name][2]
+                row = SurfaceRow(x, y, name, distance, losses, errors[0] if errors else {})
+                if point is first and known_first is not None:
+                    require_same_losses(known_first, row)
+                    continue
+                rows.append({"kind": POINT, **row.as_dict()})
+                if on_row is not None:
+                    on_row(rows[-1])
+        return Surface.from_rows(rows)
+
+    def _points(
+        self, weights: Weights, grid: Grid, own: Mapping[str, State], places: Mapping[str, tuple[float, float, float]]
+    ) -> list[Point[Key]]:
+        """Return the points to walk to: those with weights of their own, so that wrong ones show at once; the grid."""
+        axes = [
+            [tensor.to(dtype) for tensor, dtype in zip(weights.of(self._named(axis)), weights.dtypes, strict=True)]
+            for axis in self.axes
+        ]
+        points: list[Point[Key]] = [
+            Point((name, x, y), weights=own[name], label=f"the weights {name!r}") for name, (x, y, _) in places.items()
+        ]
+        # A point of the grid that is a corner gets the corner's own weights, without rounding.
+        at_corner = {place: self.corners[name] for name, place in self.corner_coordinates.items()}
+        for y in grid[1]:
+            for x in grid[0]:
+                corner = at_corner.get((x, y))
+                moves = list(zip(axes, (x, y), strict=False)) if corner is None else ()
+                points.append(Point((None, x, y), moves, corner))
+        return points
+
+    def _named(self, vector: Tensor) -> State:
+        return dict(zip(self.names, self.split(vector), strict=True))
 
     def _tensors(self, weights: Source, label: str) -> list[Tensor]:
         return same_shapes(weights, {name: self.corners["1"][name] for name in self.names}, label)
@@ -268,6 +336,43 @@ plane, line = Plane, Line
 def _linspace(low: float, high: float, n: int) -> tuple[float, ...]:
     """Return `n` numbers from `low` to `high`, with both ends exact."""
     return tuple(low + (high - low) * i / (n - 1) if i < n - 1 else high for i in range(n))
+
+
+def _require_parameters_of(model: nn.Module, names: Sequence[str]) -> None:
+    parameters = chosen_parameters(model)
+    unknown = [name for name in names if name not in parameters]
+    if unknown:
+        tied = unknown[0] in dict(unwrap(model).named_parameters(remove_duplicate=False))
+        reason = "is tied to another parameter" if tied else "is not a floating-point parameter"
+        raise ValueError(
+            f"{unknown[0]} {reason} of {type(unwrap(model)).__name__}: exclude it by name, or build the plane or "
+            "line from modules"
+        )
+
+
+def _require_usable_buffers(model: nn.Module, corners: Sequence[State], has_update_bn: bool) -> None:
+    """Refuse corners whose buffers differ: a point between them has no buffers, unless statistics are re-estimated."""
+    buffers = [name for name, _, _, is_buffer in named_tensors(unwrap(model)) if is_buffer]
+    different = [name for name in buffers if not _same_buffer(name, corners)]
+    statistics = [name for name in different if is_bn_statistic(name)]
+    if statistics and not has_update_bn:
+        raise ValueError(
+            "the weights have different batch-norm statistics, so a point between them has none: give update_bn, "
+            "e.g. update_bn=lambda model: swad.update_bn(loader, model)"
+        )
+    if others := [name for name in different if name not in statistics]:
+        raise ValueError(
+            f"the weights have different buffers {others[0]}, so a point between them has none: give weights "
+            "whose buffers are the same"
+        )
+
+
+def _same_buffer(name: str, corners: Sequence[State]) -> bool:
+    """Return whether a buffer is the same in all corners that have it; the number of batches seen does not matter."""
+    if name.rpartition(".")[2] == "num_batches_tracked":
+        return True
+    values = [corner[name].cpu() for corner in corners if name in corner]
+    return all(torch.equal(values[0], other) for other in values)
 
 
 # --- vectors in weight space: one tensor each, in double precision, since their norms sum millions of squares -------

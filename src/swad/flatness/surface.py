@@ -3,18 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-import torch
-from torch import nn
-
-from swad.flatness.losses import LossFn, as_loss_function
-from swad.flatness.points import Point, walk
 from swad.flatness.rows import JsonRow, Row
-from swad.flatness.weights import State, Weights, chosen_parameters, is_bn_statistic
-from swad.tensors.names import named_tensors, unwrap
-from swad.util.progress import Progress
 
 HEAD, POINT = "surface", "surface-point"
 
@@ -107,108 +99,28 @@ def _points_of(rows: Iterable[Row]) -> dict[Key, Row]:
     return {(row["name"], row["x"], row["y"]): row for row in rows if row.get("kind") == POINT}
 
 
-@dataclass(frozen=True)
-class NamedPoint:
-    """A corner of a plane, an end of a line, or an extra point, with its own weights."""
-
-    x: float
-    y: float
-    distance: float
-    weights: State
+def head_row(grid: Grid, n_parameters: int) -> Row:
+    """Return the row that identifies a surface."""
+    return {"kind": HEAD, "xs": list(grid[0]), "ys": list(grid[1]), "parameters": n_parameters}
 
 
-@torch.no_grad()
-def evaluate_surface(
-    model: nn.Module,
-    loss_fn: LossFn,
-    axes: Sequence[State],
-    grid: Grid,
-    corners: Mapping[str, NamedPoint],
-    extra: Mapping[str, NamedPoint],
-    *,
-    update_bn: Callable[[nn.Module], object] | None,
-    on_row: OnRow | None,
-    done_rows: Iterable[Row],
-    progress: Progress | None,
-) -> Surface:
-    """Evaluate a model at named points and at those of a grid, as `Slice.evaluate` describes it."""
-    function = as_loss_function(loss_fn)
-    named, origin = {**corners, **extra}, next(iter(corners.values())).weights
-    _require_parameters_of(model, list(axes[0]))
-    _require_usable_buffers(model, [corner.weights for corner in corners.values()], update_bn is not None)
-    with Weights(model, names=axes[0].keys()) as weights:
-        # Statistics that are re-estimated may be missing.
-        statistics = {name: tensor.clone() for name, tensor in weights.buffers().items() if is_bn_statistic(name)}
-        defaults = statistics if update_bn is not None else {}
-        directions = [
-            [tensor.to(dtype) for tensor, dtype in zip(weights.of(axis), weights.dtypes, strict=True)] for axis in axes
-        ]
-        # Named points come first, so that a wrong model or wrong images show at once. A point of the grid that is a
-        # corner gets the corner's own weights, without rounding.
-        at_corner = {(corner.x, corner.y): corner.weights for corner in corners.values()}
-        points: list[Point[Key]] = [
-            Point((name, at.x, at.y), weights=at.weights, label=f"the weights {name!r}") for name, at in named.items()
-        ]
-        for y in grid[1]:
-            for x in grid[0]:
-                own = at_corner.get((x, y))
-                moves = list(zip(directions, (x, y), strict=False)) if own is None else ()
-                points.append(Point((None, x, y), moves, own))
+def resumed_rows(done_rows: Iterable[Row], head: Row, on_row: OnRow | None) -> tuple[list[Row], dict[Key, Row]]:
+    """Return the rows to append to, which begin with the head, and those of the points that are measured.
 
-        rows = [row for row in done_rows if row.get("kind") in (HEAD, POINT)]
-        head = {"kind": HEAD, "xs": list(grid[0]), "ys": list(grid[1]), "parameters": weights.dim}
-        done = _points_of(rows)
-        # The first corner is always evaluated: it shows whether the rows are of these weights and images, and all
-        # points have the scale of its logits.
-        known_first = done.pop(points[0].key, None)
-        if rows:
-            _require_same_head(rows, head)
-        else:
-            rows.append(head)
-            if on_row is not None:
-                on_row(head)
-
-        def arrive(point: Point[Key]) -> None:
-            own = origin if point.weights is None else point.weights
-            weights.put_buffers({**defaults, **own}, point.label)
-            if update_bn is not None:
-                update_bn(model)
-            if point is points[0]:
-                function.fit(model)
-
-        visits = walk(
-            weights,
-            function,
-            points,
-            center=weights.of(origin),
-            arrive=arrive,
-            done=done,
-            description="loss surface",
-            total=len(points),
-            progress=progress,
-        )
-        for point, measured in visits:
-            name, x, y = point.key
-            losses, *errors = (measure.means for measure in measured.checked().measures)
-            distance = 0.0 if name is None else named[name].distance
-            row = SurfaceRow(x, y, name, distance, losses, errors[0] if errors else {})
-            if point is points[0] and known_first is not None:
-                _require_same_losses(known_first, row)
-                continue
-            rows.append({"kind": POINT, **row.as_dict()})
-            if on_row is not None:
-                on_row(rows[-1])
-    return Surface.from_rows(rows)
-
-
-def _require_same_head(rows: Sequence[Row], head: Row) -> None:
-    """Refuse rows of another grid or other weights."""
+    Rows of another grid or other weights are refused.
+    """
+    rows = [row for row in done_rows if row.get("kind") in (HEAD, POINT)]
+    if not rows:
+        if on_row is not None:
+            on_row(head)
+        return [head], {}
     old = next((row for row in rows if row["kind"] == HEAD), None)
     if old is None or any(old[key] != head[key] for key in head):
         raise ValueError("done_rows are of another grid or other weights: start a new file")
+    return rows, _points_of(rows)
 
 
-def _require_same_losses(known: Row, now: SurfaceRow) -> None:
+def require_same_losses(known: Row, now: SurfaceRow) -> None:
     """Refuse rows of other weights or other images; the first corner must have the same losses."""
     for domain in {**known["losses"], **now.losses}:
         old, new = float(known["losses"].get(domain, math.nan)), now.losses.get(domain, math.nan)
@@ -217,40 +129,3 @@ def _require_same_losses(known: Row, now: SurfaceRow) -> None:
                 f"done_rows have loss {old:.6g} at the first corner on {domain}, not {new:.6g}, so they "
                 "are of other images or weights: start a new file"
             )
-
-
-def _require_parameters_of(model: nn.Module, names: Sequence[str]) -> None:
-    parameters = chosen_parameters(model)
-    unknown = [name for name in names if name not in parameters]
-    if unknown:
-        tied = unknown[0] in dict(unwrap(model).named_parameters(remove_duplicate=False))
-        reason = "is tied to another parameter" if tied else "is not a floating-point parameter"
-        raise ValueError(
-            f"{unknown[0]} {reason} of {type(unwrap(model)).__name__}: exclude it by name, or build the plane or "
-            "line from modules"
-        )
-
-
-def _require_usable_buffers(model: nn.Module, corners: Sequence[State], has_update_bn: bool) -> None:
-    """Refuse corners whose buffers differ: a point between them has no buffers, unless statistics are re-estimated."""
-    buffers = [name for name, _, _, is_buffer in named_tensors(unwrap(model)) if is_buffer]
-    different = [name for name in buffers if not _same_buffer(name, corners)]
-    statistics = [name for name in different if is_bn_statistic(name)]
-    if statistics and not has_update_bn:
-        raise ValueError(
-            "the weights have different batch-norm statistics, so a point between them has none: give update_bn, "
-            "e.g. update_bn=lambda model: swad.update_bn(loader, model)"
-        )
-    if others := [name for name in different if name not in statistics]:
-        raise ValueError(
-            f"the weights have different buffers {others[0]}, so a point between them has none: give weights "
-            "whose buffers are the same"
-        )
-
-
-def _same_buffer(name: str, corners: Sequence[State]) -> bool:
-    """Return whether a buffer is the same in all corners that have it; the number of batches seen does not matter."""
-    if name.rpartition(".")[2] == "num_batches_tracked":
-        return True
-    values = [corner[name].cpu() for corner in corners if name in corner]
-    return all(torch.equal(values[0], other) for other in values)
