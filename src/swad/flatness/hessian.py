@@ -21,7 +21,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from swad.flatness.losses import Losses, LossFn, LossFunction, as_loss_function, selected_loss
 from swad.flatness.rows import JsonRow
-from swad.flatness.weights import Weights, add_terms
+from swad.flatness.weights import Weights, add_terms, split_like
 from swad.tensors.names import Patterns
 from swad.util.progress import Progress, count_progress
 
@@ -210,8 +210,7 @@ class Hessian:
 
     def _product(self, vector: Tensor) -> Tensor:
         live = self._weights.live
-        pieces = torch.split(vector, [tensor.numel() for tensor in live])
-        directions = [piece.view(tensor.shape).to(tensor.dtype) for piece, tensor in zip(pieces, live, strict=True)]
+        directions = [piece.to(tensor.dtype) for piece, tensor in zip(split_like(live, vector), live, strict=True)]
         product = [torch.zeros_like(direction) for direction in directions]
         # Fused attention has no second derivative.
         with self._weights.differentiable() as parameters, sdpa_kernel(SDPBackend.MATH):

@@ -37,6 +37,7 @@ from swad.flatness.weights import (
     is_bn_statistic,
     parameters_by_name,
     same_shapes,
+    split_like,
 )
 from swad.tensors.names import Patterns, chosen_names, named_tensors, tied_names, unwrap
 from swad.util.progress import Progress, count_progress
@@ -181,8 +182,7 @@ class Slice:
 
     def split(self, vector: Tensor) -> list[Tensor]:
         """Return a vector of weight space as tensors in the parameters' shapes."""
-        pieces = torch.split(vector, [tensor.numel() for tensor in self.origin])
-        return [piece.view(tensor.shape) for piece, tensor in zip(pieces, self.origin, strict=True)]
+        return split_like(self.origin, vector)
 
 
 def spanning_parameters(corners: Mapping[str, Source], include: Patterns, exclude: Patterns) -> list[str]:

@@ -155,10 +155,8 @@ class Weights:
 
     def shaped(self, flat: Tensor) -> list[Tensor]:
         """Return views of a flat vector in the parameters' shapes; copies if layout, device or precision differ."""
-        pieces = torch.split(flat, [tensor.numel() for tensor in self.live])
         shaped = []
-        for piece, tensor, dtype in zip(pieces, self.live, self.dtypes, strict=True):
-            view = piece.view(tensor.shape)
+        for view, tensor, dtype in zip(split_like(self.live, flat), self.live, self.dtypes, strict=True):
             if view.stride() == tensor.stride() and view.dtype == dtype and view.device == tensor.device:
                 shaped.append(view)
             else:  # e.g. channels last: foreach is fast only if strides agree
@@ -252,6 +250,12 @@ def parameters_by_name(state: Source) -> dict[str, Tensor]:
         for name, tensor in by_name(state).items()
         if tensor.is_floating_point() and not is_bn_statistic(name)
     }
+
+
+def split_like(tensors: Sequence[Tensor], vector: Tensor) -> list[Tensor]:
+    """Return views of a vector of weight space in the tensors' shapes."""
+    pieces = torch.split(vector, [tensor.numel() for tensor in tensors])
+    return [piece.view(tensor.shape) for piece, tensor in zip(pieces, tensors, strict=True)]
 
 
 @torch.no_grad()
