@@ -256,7 +256,7 @@ def test_weights_that_changed_are_refused(tiny_run, tmp_path):
         run_flatness.run_local(open_run(folder), ["swa"], COARSE)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.gpu
 def test_on_a_gpu_graphs_give_what_single_calls_give(tiny_run, tmp_path, monkeypatch):
     one, two = copied(tiny_run, tmp_path / "graph"), copied(tiny_run, tmp_path / "calls")
     graph = run_flatness.run_local(open_run(one), NAMES, COARSE, device="cuda")
