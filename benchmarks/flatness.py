@@ -35,8 +35,8 @@ from torch.utils.data import DataLoader, TensorDataset
 import swad
 from measurements import header, make_parser, wait, write
 from swad.flatness import captured, image_losses, local
-from swad.flatness._directions import Directions
-from swad.flatness._perturb import Weights
+from swad.flatness.directions import Directions
+from swad.flatness.weights import Weights
 
 OBVIOUS = "deepcopy, add, DataLoader"
 RADII = (5.0, 10.0, 20.0, 40.0)

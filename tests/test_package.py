@@ -21,7 +21,7 @@ MODULES = {
     "huggingface-hub": "huggingface_hub",
     "mlflow-skinny": "mlflow",
     "pillow": "PIL",
-    "scikit-learn": "sklearn",
+    "scikit-learn": None,  # its file of digits is read without an import
     "scikit-posthocs": "scikit_posthocs",
 }
 """The module of each package that is not called like it."""

@@ -17,9 +17,9 @@ needs it.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from swad.util.lazy import lazy_exports
 from swad.util.version import __version__
 
 if TYPE_CHECKING:
@@ -38,28 +38,26 @@ if TYPE_CHECKING:
     from swad.merging.merge import merge
     from swad.testbed.training.loop import train
 
-_HOMES = {
-    "Average": "averaging.average",
-    "EMA": "averaging.ema",
-    "LAWA": "averaging.lawa",
-    "LossValley": "averaging.valley",
-    "FalseStartWarning": "averaging.rule",
-    "NeverConvergedWarning": "averaging.rule",
-    "Phase": "averaging.spans",
-    "Rule": "averaging.rule",
-    "SMA": "averaging.swa",
-    "SWA": "averaging.swa",
-    "SWAD": "averaging.swad",
-    "WSM": "averaging.wsm",
-    "AverageGroup": "averaging.group",
-    "averaged_weights": "integrations.checkpoints",
-    "Span": "averaging.spans",
-    "Status": "averaging.spans",
-    "merge": "merging.merge",
-    "train": "testbed",
-    "update_bn": "averaging.batchnorm",
-}
-_MODULES = {"compat", "flatness", "integrations", "robustness", "testbed"}
+__getattr__, __dir__ = lazy_exports(
+    __name__,
+    {
+        "averaging.average": ("Average",),
+        "averaging.batchnorm": ("update_bn",),
+        "averaging.ema": ("EMA",),
+        "averaging.group": ("AverageGroup",),
+        "averaging.lawa": ("LAWA",),
+        "averaging.rule": ("FalseStartWarning", "NeverConvergedWarning", "Rule"),
+        "averaging.spans": ("Phase", "Span", "Status"),
+        "averaging.swa": ("SMA", "SWA"),
+        "averaging.swad": ("SWAD",),
+        "averaging.valley": ("LossValley",),
+        "averaging.wsm": ("WSM",),
+        "integrations.checkpoints": ("averaged_weights",),
+        "merging.merge": ("merge",),
+        "testbed": ("train",),
+    },
+    modules=("compat", "flatness", "integrations", "robustness", "testbed"),
+)
 
 __all__ = [  # noqa: RUF022 - the reader's order
     "SWAD",
@@ -83,15 +81,3 @@ __all__ = [  # noqa: RUF022 - the reader's order
     "train",
     "__version__",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        return getattr(importlib.import_module(f"swad.{_HOMES[name]}"), name)
-    if name in _MODULES:
-        return importlib.import_module(f"swad.{name}")
-    raise AttributeError(f"module 'swad' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted({*__all__, *_MODULES})

@@ -14,9 +14,9 @@ from torch.nn import functional
 
 from helpers.landscapes import Point, Quadratic, fingerprint, network, symmetric, trained
 from swad.flatness import curvature, image_losses, local
-from swad.flatness._directions import Directions
-from swad.flatness._hessian import require_curvlinops
-from swad.flatness._perturb import Weights
+from swad.flatness.directions import Directions
+from swad.flatness.hessian import require_curvlinops
+from swad.flatness.weights import Weights
 
 pytest.importorskip("curvlinops")
 

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 import swad
 from helpers.landscapes import Point, Quadratic, fingerprint, images, network, symmetric
 from swad.flatness import Surface, image_losses, line, local, plane
-from swad.flatness._losses import check_losses
 
 
 def three(batch_norm=False):
@@ -291,7 +290,7 @@ def test_normalized_logits_have_the_scale_of_the_first_corner():
     rows = []
     found = line(first, second).evaluate(other, loss, 3, on_row=rows.append)
     assert found.points["1"].losses == local(first, loss, [0.5], 2).loss
-    assert found.points["2"].losses == check_losses(loss(second.eval())).means
+    assert found.points["2"].losses == loss.losses(second.eval()).means
     fit_to_another = image_losses(images(), logits="normalized")
     local(other, fit_to_another, [0.5], 2)
     resumed = line(first, second).evaluate(other, fit_to_another, 3, done_rows=rows[:3])

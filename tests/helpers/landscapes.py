@@ -8,8 +8,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from swad.flatness._directions import Directions
-from swad.flatness._perturb import Weights
+from swad.flatness.directions import Directions
+from swad.flatness.weights import Weights
 
 
 class Point(nn.Module):

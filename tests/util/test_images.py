@@ -11,7 +11,7 @@ from PIL import Image
 
 from helpers.special_files import at_most, replace_by
 from swad.testbed.data.domains import FileDomain
-from swad.util.images import EXTENSIONS, FORMATS, MAX_MEGAPIXELS, DataError, read_image
+from swad.util.images import EXTENSIONS, FORMATS, MAX_MEGAPIXELS, DataError, image_files, read_image
 
 
 def test_a_broken_image_is_named(tmp_path):
@@ -179,3 +179,11 @@ def test_an_image_above_the_limit_is_refused_before_it_is_decoded(tmp_path, widt
 
 def test_photographs_of_the_largest_cameras_are_below_the_limit():
     assert all(width * height <= MAX_MEGAPIXELS * 1e6 for width, height in ((12_000, 9_000), (11_648, 8_736)))
+
+
+def test_image_files_are_those_of_known_formats_without_hidden_ones_and_folders(tmp_path):
+    for name in ("b.png", "a.JPG", ".hidden.png", "notes.txt", "inner/c.png"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    (tmp_path / "folder.png").mkdir()
+    assert image_files(tmp_path) == ["a.JPG", "b.png"]

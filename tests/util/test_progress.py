@@ -5,7 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
-from swad.util.progress import duration, progress_bar
+from swad.util.progress import count_progress, duration, progress_bar
 
 
 @pytest.mark.parametrize("terminal", [True, False])
@@ -28,3 +28,12 @@ def test_durations_have_two_units():
         "1 h 0 min",
         "1 d 1 h",
     ]
+
+
+def test_steps_are_counted_for_whoever_asks():
+    calls = []
+    for progress in (None, lambda *call: calls.append(call)):
+        report = count_progress(progress, "walking", 2)
+        report(1)
+        report(2)
+    assert calls == [("walking", 1, 2), ("walking", 2, 2)]

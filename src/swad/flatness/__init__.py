@@ -8,43 +8,46 @@
     swad.flatness.curvature(model, loss_fn)                                  # eigenvalues, trace, spectral density
 
 `loss_fn(model)` returns a scalar, per-image losses (1-D), or {domain: per-image losses}. If the losses have two
-columns, the second one holds the 0-1 error of each image. `image_losses` builds a loss function from images, and
-`captured` replays a loss function as a CUDA graph.
+columns, the second one holds the 0-1 error of each image. `image_losses` builds a loss function from images,
+`captured` replays a loss function as a CUDA graph, and a subclass of `LossFunction` says more about itself.
 
 Every function restores the model exactly, also after an error or Ctrl-C. Names are imported on first use.
 """
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from swad.util.lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from swad.flatness._bound import Bound, bound
-    from swad.flatness._captured import Captured, captured
-    from swad.flatness._compare import Comparison, DifferenceRow, compare
-    from swad.flatness._directions import Normalize
-    from swad.flatness._divergence import Divergence, divergence
-    from swad.flatness._hessian import Curvature, CurvatureRow, curvature, require_curvlinops
-    from swad.flatness._local import FlatnessRow, LocalFlatness, average_flatness, check_radii, local
-    from swad.flatness._losses import ImageLosses, Logits, LossFn, Precision, image_losses
-    from swad.flatness._surface import Line, Plane, line, plane
-    from swad.flatness._surface_rows import Surface, SurfaceRow
-    from swad.flatness._worst_case import WorstCase, WorstCaseRow, worst_case
+    from swad.flatness.ascent import WorstCase, WorstCaseRow, worst_case
+    from swad.flatness.comparison import Comparison, DifferenceRow, compare
+    from swad.flatness.directions import Normalize
+    from swad.flatness.hessian import Curvature, CurvatureRow, curvature, require_curvlinops
+    from swad.flatness.local_flatness import FlatnessRow, LocalFlatness, average_flatness, check_radii, local
+    from swad.flatness.losses import ImageLosses, Logits, LossFn, LossFunction, Precision, image_losses
+    from swad.flatness.replay import Captured, captured
+    from swad.flatness.slices import Line, Plane, line, plane
+    from swad.flatness.surface import Surface, SurfaceRow
+    from swad.flatness.theorems import Bound, Divergence, bound
 
-_MODULES = {
-    "_bound": ("Bound", "bound"),
-    "_captured": ("Captured", "captured"),
-    "_compare": ("Comparison", "DifferenceRow", "compare"),
-    "_directions": ("Normalize",),
-    "_divergence": ("Divergence", "divergence"),
-    "_hessian": ("Curvature", "CurvatureRow", "curvature", "require_curvlinops"),
-    "_local": ("FlatnessRow", "LocalFlatness", "average_flatness", "check_radii", "local"),
-    "_losses": ("ImageLosses", "Logits", "LossFn", "Precision", "image_losses"),
-    "_surface": ("Line", "Plane", "line", "plane"),
-    "_surface_rows": ("Surface", "SurfaceRow"),
-    "_worst_case": ("WorstCase", "WorstCaseRow", "worst_case"),
-}
+# No module is named like a public function: importing `swad.flatness.local` would hide the function.
+__getattr__, __dir__ = lazy_exports(
+    __name__,
+    {
+        "theorems": ("Bound", "Divergence", "bound"),
+        "replay": ("Captured", "captured"),
+        "comparison": ("Comparison", "DifferenceRow", "compare"),
+        "directions": ("Normalize",),
+        "hessian": ("Curvature", "CurvatureRow", "curvature", "require_curvlinops"),
+        "local_flatness": ("FlatnessRow", "LocalFlatness", "average_flatness", "check_radii", "local"),
+        "losses": ("ImageLosses", "Logits", "LossFn", "LossFunction", "Precision", "image_losses"),
+        "slices": ("Line", "Plane", "line", "plane"),
+        "surface": ("Surface", "SurfaceRow"),
+        "ascent": ("WorstCase", "WorstCaseRow", "worst_case"),
+    },
+)
 
 __all__ = [  # noqa: RUF022 - the order a reader wants
     "local",
@@ -54,13 +57,13 @@ __all__ = [  # noqa: RUF022 - the order a reader wants
     "line",
     "curvature",
     "bound",
-    "divergence",
     "image_losses",
     "captured",
     "average_flatness",
     "check_radii",
     "require_curvlinops",
     "LossFn",
+    "LossFunction",
     "Normalize",
     "Logits",
     "Precision",
@@ -81,15 +84,3 @@ __all__ = [  # noqa: RUF022 - the order a reader wants
     "Bound",
     "Divergence",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    # The modules are private because a submodule called `local` or `compare` would hide the function.
-    for module, names in _MODULES.items():
-        if name in names:
-            return getattr(importlib.import_module(f"swad.flatness.{module}"), name)
-    raise AttributeError(f"module 'swad.flatness' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)

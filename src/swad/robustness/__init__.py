@@ -8,20 +8,10 @@ Modules are imported on first use.
 
 from __future__ import annotations
 
-import importlib
-from typing import Any
+from swad.util.lazy import lazy_exports
 
-from swad.util.packages import require_extra
+__getattr__, __dir__ = lazy_exports(
+    __name__, {}, modules=("backgrounds", "corruptions", "imagenet_c", "imagenet_r"), extra="vision"
+)
 
 __all__ = ["backgrounds", "corruptions", "imagenet_c", "imagenet_r"]
-
-
-def __getattr__(name: str) -> Any:
-    if name in __all__:
-        with require_extra(f"swad.robustness.{name}", "vision"):
-            return importlib.import_module(f"swad.robustness.{name}")
-    raise AttributeError(f"module 'swad.robustness' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)

@@ -26,8 +26,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from swad.robustness.evaluation import Labels, Part, default_batch_size, image_batches
-from swad.robustness.folders import read_class_folders
+from swad.robustness.evaluation import default_batch_size, image_batches
+from swad.robustness.imagenet import Labels, Part, read_class_folders
 from swad.util.progress import Progress
 
 FOLDERS = (

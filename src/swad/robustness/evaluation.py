@@ -8,8 +8,6 @@ bytes, and through every classifier.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
 from itertools import groupby
 from operator import itemgetter
 from typing import Any
@@ -20,71 +18,10 @@ from torch import Tensor, nn
 from torch.nn.functional import interpolate
 from torch.utils.data import DataLoader, Dataset
 
-from swad.robustness.folders import ClassFolders
+from swad.robustness.imagenet import N_CLASSES, Part
 from swad.util.cpu import available_cores
 from swad.util.images import DataError, InputConfig, read_image, without_worker_traceback
 from swad.util.progress import Progress
-
-N_CLASSES = 1000
-"""Classes of ImageNet."""
-
-
-@dataclass(frozen=True, eq=False)
-class Labels:
-    """The labels of a benchmark, and how the outputs of a classifier of ImageNet become one of them."""
-
-    of_class: Tensor
-    """Label of each of the 1,000 classes of ImageNet; -1 for a class that has none."""
-    masked: bool = False
-    """Whether outputs of classes without a label are left out. Otherwise such an answer is wrong."""
-    _on_device: dict[torch.device, Tensor] = field(default_factory=dict, repr=False)
-
-    @cached_property
-    def n_labels(self) -> int:
-        """Number of labels."""
-        return int(self.of_class.max()) + 1
-
-    def predict(self, outputs: Tensor) -> Tensor:
-        """Return the label of each image; -1 for none. Outputs of the labels themselves are taken as they are."""
-        if outputs.shape[1] == self.n_labels:
-            return outputs.argmax(1)
-        if outputs.shape[1] != N_CLASSES:
-            raise ValueError(
-                f"this benchmark needs a classifier of the {N_CLASSES:,} classes of ImageNet or of its own "
-                f"{self.n_labels}, got {outputs.shape[1]:,} outputs"
-            )
-        of_class = self._map_on(outputs.device)
-        if self.masked:
-            outputs = outputs.masked_fill(of_class < 0, -torch.inf)
-        return of_class[outputs.argmax(1)]
-
-    def _map_on(self, device: torch.device) -> Tensor:
-        if device not in self._on_device:  # a copy in every batch would wait for the GPU
-            self._on_device[device] = self.of_class.to(device)
-        return self._on_device[device]
-
-    def known(self, classes: Tensor) -> Tensor:
-        """Return the labels that a classifier of these classes of ImageNet can answer with."""
-        labels = self.of_class[classes]
-        return labels[labels >= 0]
-
-
-@dataclass(frozen=True)
-class Part:
-    """Images that are judged together.
-
-    Args:
-        name: Name of the part, such as imagenet-c/fog/3.
-        labels: Labels of the benchmark.
-        expected: Number of images in the published set.
-        stored: Whether the images are stored as the model takes them, so that they are not cropped.
-    """
-
-    name: str
-    images: ClassFolders
-    labels: Labels
-    expected: int
-    stored: bool = False
 
 
 class Classifier:

@@ -24,8 +24,7 @@ from pathlib import Path
 
 from swad.robustness import imagenet
 from swad.robustness.corruptions import CORRUPTIONS, SEVERITIES
-from swad.robustness.evaluation import Part
-from swad.robustness.folders import imagenet_classes, read_class_folders
+from swad.robustness.imagenet import Part, imagenet_classes, read_class_folders
 from swad.util.names import did_you_mean, listed
 from swad.util.progress import Progress
 from swad.util.statistics import mean

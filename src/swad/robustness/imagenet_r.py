@@ -13,8 +13,7 @@ from functools import cache
 import torch
 
 from swad.robustness import imagenet
-from swad.robustness.evaluation import N_CLASSES, Labels, Part
-from swad.robustness.folders import imagenet_classes, read_class_folders, timm_list
+from swad.robustness.imagenet import N_CLASSES, Labels, Part, imagenet_classes, read_class_folders, timm_list
 
 N_IMAGES = 30_000
 """Images in the published set."""

@@ -12,10 +12,9 @@ The testbed is provisional: its names, options and files may change with any rel
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from swad.util.packages import require_extra
+from swad.util.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from swad.testbed.averages.segment_log import SegmentLog
@@ -25,26 +24,18 @@ if TYPE_CHECKING:
     from swad.testbed.training.loop import train
     from swad.testbed.training.lr_schedule import cyclic_lr
 
-_HOMES = {
-    "RunConfig": "training.config",
-    "SegmentLog": "averages.segment_log",
-    "cyclic_lr": "training.lr_schedule",
-    "fit_on_val": "averages.segment_windows",
-    "load_predictor": "training.export",
-    "train": "training.loop",
-}
+__getattr__, __dir__ = lazy_exports(
+    __name__,
+    {
+        "averages.segment_log": ("SegmentLog",),
+        "averages.segment_windows": ("fit_on_val",),
+        "training.config": ("RunConfig",),
+        "training.export": ("load_predictor",),
+        "training.loop": ("train",),
+        "training.lr_schedule": ("cyclic_lr",),
+    },
+    modules=("results",),
+    extra="vision",
+)
 
 __all__ = ["RunConfig", "SegmentLog", "cyclic_lr", "fit_on_val", "load_predictor", "train"]
-
-
-def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        with require_extra(f"swad.testbed.{name}", "vision"):
-            return getattr(importlib.import_module(f"swad.testbed.{_HOMES[name]}"), name)
-    if name == "results":
-        return importlib.import_module("swad.testbed.results")
-    raise AttributeError(f"module 'swad.testbed' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted({*__all__, "results"})

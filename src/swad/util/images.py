@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import struct
 import warnings
@@ -40,6 +41,24 @@ FORMATS = {
 EXTENSIONS = frozenset(chain(*FORMATS.values()))
 MAX_MEGAPIXELS = 120
 """Images of more pixels are refused. Cameras have 12 to 108 million; a file of 500 kB can declare any number."""
+
+
+def is_image(name: str) -> bool:
+    """Return whether a file's name has the extension of a format that is read."""
+    return os.path.splitext(name)[1].lower() in EXTENSIONS
+
+
+def image_files(folder: Path) -> list[str]:
+    """Return the names of the image files that are directly in a folder, sorted, without hidden ones."""
+    return sorted(e.name for e in entries(folder) if is_image(e.name) and not e.name.startswith(".") and e.is_file())
+
+
+def entries(folder: Path) -> list[os.DirEntry[str]]:
+    """Return what is directly in a folder of images."""
+    try:
+        return list(os.scandir(folder))
+    except PermissionError:
+        raise DataError(f"no permission to read the folder {folder}; change its permissions or remove it") from None
 
 
 def open_image(path: Path, content: BinaryIO | None = None) -> Image.Image:

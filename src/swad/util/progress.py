@@ -27,6 +27,11 @@ def part_progress(progress: Progress | None, index: int, n_parts: int) -> Progre
     )
 
 
+def count_progress(progress: Progress | None, description: str, total: int) -> Callable[[int], None]:
+    """Return a function that reports how many of several steps are done; it does nothing without a `progress`."""
+    return lambda done: None if progress is None else progress(description, done, total)
+
+
 @contextmanager
 def progress_bar(console: Console | None = None) -> Iterator[Progress]:
     """Show a progress bar per description on standard error; show nothing if that is not a terminal."""

@@ -11,7 +11,6 @@ from helpers.runs import short
 from swad.testbed.experiments import tune
 from swad.testbed.experiments.finished_runs import open_runs
 from swad.testbed.experiments.flatness_report import measure_flatness, report_flatness
-from swad.testbed.experiments.run_bounds import run_bounds
 from swad.testbed.experiments.run_flatness import FlatnessConfig, run_curvature
 from swad.testbed.experiments.run_robustness import CorruptionConfig, measure_robustness, report_robustness
 from swad.testbed.experiments.run_surface import measure_surfaces, report_surfaces
@@ -19,7 +18,7 @@ from swad.testbed.results.method_results import collect_results
 from swad.testbed.results.run_tables import accuracy_table
 from swad.testbed.results.runs import find_runs
 from swad.testbed.results.tables import Table
-from swad.testbed.training.loop import RunError, train
+from swad.testbed.training.loop import train
 
 
 @pytest.fixture(scope="module")
@@ -82,8 +81,6 @@ def test_weights_without_a_target_are_measured_on_seen_domains(both, tmp_path):
     none = next(run for run in runs if run.name == "none-0")
     rows = run_curvature(none, ["swad"], FlatnessConfig(n_images=2), n_eigenvalues=1, trace_vectors=2)
     assert {row["domain"] for row in rows} == {"seen", "board", "clutter", "outline", "paper"}
-    with pytest.raises(RunError, match=r"the bounds need a target, but .* has none"):
-        run_bounds(none, "swad", [0.1])
     rows = {row.target: row for row in tune.sensitivity([both], tune.grid((1,), (1,), (0.0,)))}
     assert rows["none"].validation is not None
     assert rows["none"].target_in is None

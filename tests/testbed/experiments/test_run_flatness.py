@@ -12,8 +12,8 @@ from helpers import HELPERS
 from helpers.forked import run
 from helpers.tiny_runs import COARSE, NAMES, copied, measure, tiny
 from swad.flatness import compare, image_losses
-from swad.flatness._directions import Directions
-from swad.flatness._perturb import Weights
+from swad.flatness.directions import Directions
+from swad.flatness.weights import Weights
 from swad.testbed.data import benchmarks
 from swad.testbed.data.loaders import EvalLoader
 from swad.testbed.data.splits import hold_out
@@ -256,7 +256,7 @@ def test_weights_that_changed_are_refused(tiny_run, tmp_path):
         run_flatness.run_local(open_run(folder), ["swa"], COARSE)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.gpu
 def test_on_a_gpu_graphs_give_what_single_calls_give(tiny_run, tmp_path, monkeypatch):
     one, two = copied(tiny_run, tmp_path / "graph"), copied(tiny_run, tmp_path / "calls")
     graph = run_flatness.run_local(open_run(one), NAMES, COARSE, device="cuda")

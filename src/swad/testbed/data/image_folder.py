@@ -29,7 +29,7 @@ import numpy as np
 
 from swad.testbed.data.benchmark import Benchmark, Options
 from swad.testbed.data.domains import Dataset, FileDomain, IntArray
-from swad.util.images import EXTENSIONS, DataError
+from swad.util.images import DataError, entries, image_files, is_image
 from swad.util.names import counted, is_utf8, name_problem
 
 ONLY_DOMAIN = "images"
@@ -120,25 +120,25 @@ def scan(benchmark: Benchmark, path: Path, options: Options) -> Tree:
     excluded = benchmark.excluded(path, options) if benchmark.excluded else frozenset()
     files: dict[str, dict[str, list[str]]] = {}
     oddities: list[tuple[str, Oddity]] = [(name, "folder of runs") for name in results]
-    oddities += [(name, "shallow image") for name in _images(path)]
+    oddities += [(name, "shallow image") for name in image_files(path)]
     for domain in sorted(required or folders):
         if domain not in folders:
             continue
         folder = folders[domain]
         files[domain] = {}
         if folder != ".":
-            oddities += [(f"{folder}/{name}", "shallow image") for name in _images(path / folder)]
+            oddities += [(f"{folder}/{name}", "shallow image") for name in image_files(path / folder)]
         for name in _folders(path / folder):
             if folder == "." and name in results:
                 continue
             images: list[str] = []
-            for entry in sorted(_entries(path / folder / name), key=lambda entry: entry.name):
+            for entry in sorted(entries(path / folder / name), key=lambda entry: entry.name):
                 if entry.name.startswith("."):
                     continue
                 relative = _join(folder, f"{name}/{entry.name}")
                 if entry.is_dir():
                     oddities.append((relative, "nested folder"))
-                elif not _is_image(entry.name):
+                elif not is_image(entry.name):
                     oddities.append((relative, "other file"))
                 elif relative not in excluded:
                     images.append(entry.name)
@@ -286,7 +286,7 @@ def _holds_runs(folder: Path) -> bool:
     for _, subfolders, files in os.walk(folder):
         if not {"run.lock", "sweep.json"}.isdisjoint(files):
             return True
-        if any(map(_is_image, files)):  # a domain: its other images need not be listed again
+        if any(map(is_image, files)):  # a domain: its other images need not be listed again
             return False
         subfolders[:] = [name for name in subfolders if name != "figures"]
     return False
@@ -294,8 +294,8 @@ def _holds_runs(folder: Path) -> bool:
 
 def _has_no_domains(path: Path, names: list[str]) -> bool:
     """Whether images are at <class>/<image> and none is at <domain>/<class>/<image>."""
-    in_classes = (_images(path / name / inner) for name in names for inner in _folders(path / name))
-    return not any(in_classes) and any(_images(path / name) for name in names)
+    in_classes = (image_files(path / name / inner) for name in names for inner in _folders(path / name))
+    return not any(in_classes) and any(image_files(path / name) for name in names)
 
 
 def _join(folder: str, path: str) -> str:
@@ -313,7 +313,7 @@ def _wrong_level(tree: Tree) -> str:
             f"move it to <class>/{example}"
         )
     for nested in tree.odd("nested folder"):
-        if images := _images(tree.path / nested):
+        if images := image_files(tree.path / nested):
             return (
                 f"images must be at <domain>/<class>/<image>, but {nested}/{images[0]} is one level deeper: give the "
                 f"folder {tree.path / nested.split('/')[0]}, or remove a level of folders"
@@ -321,24 +321,8 @@ def _wrong_level(tree: Tree) -> str:
     return ""
 
 
-def _images(path: Path) -> list[str]:
-    """Return the names of the image files that are directly in a folder, sorted."""
-    return sorted(e.name for e in _entries(path) if _is_image(e.name) and not e.name.startswith(".") and e.is_file())
-
-
-def _is_image(name: str) -> bool:
-    return os.path.splitext(name)[1].lower() in EXTENSIONS
-
-
 def _folders(path: Path) -> list[str]:
-    return sorted(e.name for e in _entries(path) if e.is_dir() and not e.name.startswith(".") and e.name != "__MACOSX")
-
-
-def _entries(path: Path) -> list[os.DirEntry[str]]:
-    try:
-        return list(os.scandir(path))
-    except PermissionError:
-        raise DataError(f"no permission to read the folder {path}; change its permissions or remove it") from None
+    return sorted(e.name for e in entries(path) if e.is_dir() and not e.name.startswith(".") and e.name != "__MACOSX")
 
 
 def _encoding_problems(names: Iterable[str]) -> list[str]:

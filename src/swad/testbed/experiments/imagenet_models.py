@@ -11,8 +11,7 @@ from typing import Any, cast
 from torch import nn
 
 from swad.robustness import backgrounds
-from swad.robustness.evaluation import N_CLASSES
-from swad.robustness.folders import imagenet_classes
+from swad.robustness.imagenet import N_CLASSES, imagenet_classes
 from swad.testbed.experiments.finished_runs import choose_weights, open_runs
 from swad.testbed.experiments.saved_run import fingerprint
 from swad.testbed.models import networks, weight_files

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from swad.flatness import image_losses, line, worst_case
-from swad.flatness._worst_case import ASCENT
+from swad.flatness.ascent import ASCENT
 from swad.testbed.experiments.saved_run import SavedRun, find_device
 from swad.testbed.results.figures.robust_lines import RobustLine
 from swad.testbed.results.measurement_rows import RowFile

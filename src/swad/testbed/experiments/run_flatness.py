@@ -27,7 +27,7 @@ from swad.flatness import (
     image_losses,
     worst_case,
 )
-from swad.flatness._worst_case import ASCENT, RESTARTS, STEPS
+from swad.flatness.ascent import ASCENT, RESTARTS, STEPS
 from swad.testbed.experiments.saved_run import WINDOW, Images, SavedRun, SourceSplit, find_device
 from swad.testbed.results.flatness_stats import SIDES
 from swad.testbed.results.measurement_rows import FLATNESS, Row, RowFile

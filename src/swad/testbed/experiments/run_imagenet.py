@@ -18,7 +18,8 @@ import torch
 
 from swad.robustness import backgrounds, imagenet, imagenet_c, imagenet_r
 from swad.robustness.backgrounds import ChallengeState
-from swad.robustness.evaluation import Classifier, Part, evaluate
+from swad.robustness.evaluation import Classifier, evaluate
+from swad.robustness.imagenet import Part
 from swad.testbed.experiments.imagenet_models import ImageNetModel
 from swad.testbed.experiments.saved_run import find_device
 from swad.testbed.results.corruption_errors import ROBUSTNESS

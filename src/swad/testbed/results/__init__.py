@@ -20,8 +20,9 @@ Names are loaded on first use. The modules, in the order in which data flows thr
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from swad.util.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from swad.testbed.results.comparisons import compare_methods, compare_over_datasets
@@ -34,17 +35,20 @@ if TYPE_CHECKING:
     from swad.testbed.results.selection import Selection, TargetResult, select
     from swad.testbed.results.selectors import SelectionError
 
-_MODULES = {
-    "comparisons": ("compare_methods", "compare_over_datasets"),
-    "method_results": ("collect_results",),
-    "page.build": ("write_page",),
-    "records": ("Record", "RecordError", "read_records", "records_frame"),
-    "run_data": ("RunData",),
-    "run_tables": ("accuracy_tables", "results_table"),
-    "runs": ("RunList", "find_runs", "load_run"),
-    "selection": ("Selection", "TargetResult", "select"),
-    "selectors": ("SelectionError",),
-}
+__getattr__, __dir__ = lazy_exports(
+    __name__,
+    {
+        "comparisons": ("compare_methods", "compare_over_datasets"),
+        "method_results": ("collect_results",),
+        "page.build": ("write_page",),
+        "records": ("Record", "RecordError", "read_records", "records_frame"),
+        "run_data": ("RunData",),
+        "run_tables": ("accuracy_tables", "results_table"),
+        "runs": ("RunList", "find_runs", "load_run"),
+        "selection": ("Selection", "TargetResult", "select"),
+        "selectors": ("SelectionError",),
+    },
+)
 
 __all__ = [  # noqa: RUF022 - the reader's order
     "find_runs",
@@ -66,14 +70,3 @@ __all__ = [  # noqa: RUF022 - the reader's order
     "RecordError",
     "SelectionError",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    for module, names in _MODULES.items():
-        if name in names:
-            return getattr(importlib.import_module(f"swad.testbed.results.{module}"), name)
-    raise AttributeError(f"module 'swad.testbed.results' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)

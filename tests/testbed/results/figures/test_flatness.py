@@ -9,8 +9,7 @@ from scipy import stats
 
 from helpers.figures import text_boxes
 from helpers.measured_runs import RADII
-from swad.flatness._bound import bound
-from swad.flatness._divergence import Divergence
+from swad.flatness.theorems import Divergence, bound
 from swad.testbed.results.figures.flatness import bound_figure, flatness_figure, method_colors, ranking_figure
 from swad.testbed.results.figures.style import PALETTE, themed_svg
 from swad.testbed.results.figures.surfaces import surface_figure
@@ -182,13 +181,13 @@ def test_the_bounds_figure_says_that_it_diverges():
     lines = {line.get_label(): line.get_ydata() for line in axes.lines}
     assert lines["confidence, printed"][0] > lines["confidence, printed"][-1]
     assert not axes.collections  # numbers without an interval have no band
-    apart = Divergence(0.5, 0.4, 0.8, 0.375)
+    apart = Divergence(0.5, 0.4, 0.8)
     (axes,) = bound_figure([bound(0.1, [apart], gamma=gamma, **settings) for gamma in (0.1, 1.0)]).axes
     (band,) = axes.collections
     assert band.get_label() == "its interval"
     assert axes.get_ylabel() == "error (log scale)"
     assert {0.2, 0.4} == {round(y, 6) for y in band.get_paths()[0].vertices[:, 1].tolist()}
-    wide = Divergence(0.5, 0.001, 40.0, 0.375)
+    wide = Divergence(0.5, 0.001, 40.0)
     (axes,) = bound_figure([bound(0.1, [wide], gamma=gamma, **settings) for gamma in (0.1, 1.0)]).axes
     low, high = axes.get_ylim()
     assert low < 0.0005

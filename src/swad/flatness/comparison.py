@@ -13,11 +13,11 @@ from dataclasses import dataclass, replace
 import torch
 from torch import nn
 
-from swad.flatness._directions import Normalize
-from swad.flatness._json import JsonRow
-from swad.flatness._local import OF_WEIGHTS, Groups, LocalFlatness, check_radii, local, mean_over
-from swad.flatness._losses import LossFn
-from swad.flatness._perturb import State, Weights, chosen_parameters
+from swad.flatness.directions import Normalize
+from swad.flatness.local_flatness import OF_WEIGHTS, Groups, LocalFlatness, check_radii, local, mean_over
+from swad.flatness.losses import LossFn
+from swad.flatness.rows import JsonRow
+from swad.flatness.weights import State, Weights, chosen_parameters
 from swad.tensors.names import Patterns, as_patterns
 from swad.util.progress import Progress, part_progress
 from swad.util.statistics import half_widths, hochberg, p_values, subtract_contributions

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swad.flatness._bound import FORMS, bound, confidence, log_cover
-from swad.flatness._divergence import Divergence, _estimate, divergence
+from swad.flatness.theorems import FORMS, Divergence, bound, confidence, log_cover
 
 # By hand, for m = 1000, v_k = 3, delta = 0.05, N = 4: 3 ln(1000 / 3) = 17.42743, ln 4 = 1.38629, ln 20 = 2.99573.
 PRINTED = math.sqrt((17.427430 + 1.386294 + 2.995732) / 1000)
@@ -16,7 +15,7 @@ PROVED = math.sqrt((17.427430 + 3 + 1.386294 + 2.995732) / 2000)
 
 def given_bound(**changes):
     settings = {"gamma": 0.5, "diameter": 1.0, "dimension": 2, "m": 1000, "vc_cover": 3, "vc": 8, "smallest": 0.02}
-    return bound(0.1, [0.4, Divergence(0.8, 0.7, 0.9, 0.3)], **{**settings, **changes})
+    return bound(0.1, [0.4, Divergence(0.8, 0.7, 0.9)], **{**settings, **changes})
 
 
 def test_every_term_by_hand():
@@ -131,63 +130,3 @@ def test_what_the_theorems_do_not_cover_is_refused(changes, message):
         given_bound(**changes)
     with pytest.raises(ValueError, match="between 0 and 2"):
         bound(0.1, [], gamma=1, diameter=1, dimension=1, m=10, vc_cover=1)
-
-
-# --- divergence ---------------------------------------------------------------------------------------------------
-
-
-def test_divergence_of_known_distributions():
-    """Two unit normals d apart: the best event is a half line, and the divergence 2 (2 Phi(d / 2) - 1)."""
-    rng = np.random.default_rng(1)
-    for apart in (0.0, 1.0, 3.0):
-        exact = 2 * math.erf(apart / 2 / math.sqrt(2))
-        found = divergence(rng.normal(0, 1, (1500, 1)), rng.normal(apart, 1, (1500, 1)))
-        assert found.value == pytest.approx(exact, abs=0.12)
-        assert found.low <= found.value <= found.high
-        assert found.high - found.low < 0.25
-
-
-def test_unequal_sizes_weigh_the_same():
-    """With nine sources to one target, guessing "source" errs on a tenth, and still knows nothing."""
-    rng = np.random.default_rng(2)
-    found = divergence(rng.normal(0, 1, (900, 3)), rng.normal(0, 1, (100, 3)))
-    assert found.error > 0.4
-    assert found.value < 0.3
-    assert found == divergence(*(rng.normal(0, 1, (n, 3)) for rng in [np.random.default_rng(2)] for n in (900, 100)))
-
-
-def test_unequal_sizes_do_not_move_the_boundary():
-    """Unit normals 2 apart, nine to one: a classifier that counts images would call most of the few the many's."""
-    rng = np.random.default_rng(3)
-    found = divergence(rng.normal(0, 1, (1800, 1)), rng.normal(2, 1, (200, 1)))
-    assert found.value == pytest.approx(2 * math.erf(1 / math.sqrt(2)), abs=0.15)  # 1.37; uncorrected 0.9
-
-
-def test_no_error_is_not_certainty():
-    rng = np.random.default_rng(4)
-    found = divergence(rng.normal(0, 1, (40, 2)), rng.normal(9, 1, (40, 2)))
-    assert found.value == found.high == 2
-    assert 1.8 < found.low < 1.97
-    more = divergence(rng.normal(0, 1, (400, 2)), rng.normal(9, 1, (400, 2)))
-    assert found.low < more.low < 2
-
-
-def test_the_interval_of_a_rare_error_holds_it_as_often_as_it_says():
-    """1 % of 100 images of each domain: one judgement in eight sees no error at all."""
-    rng = np.random.default_rng(5)
-    hits = 0
-    for k in range(600):
-        found = _estimate(rng.binomial(100, 0.01, 2).tolist(), [100, 100], 500, 0.95, k)
-        hits += found.low <= 2 * (1 - 2 * 0.01) <= found.high
-        assert found.low <= found.value <= found.high
-    assert 0.91 < hits / 600 < 0.99
-
-
-def test_features_that_do_not_fit_are_refused():
-    rows = np.zeros((10, 2))
-    with pytest.raises(ValueError, match="one row per image"):
-        divergence(rows, np.zeros((10, 3)))
-    with pytest.raises(ValueError, match="folds"):
-        divergence(rows[:3], rows)
-    with pytest.raises(ValueError, match="finite"):
-        divergence(rows + np.nan, rows)

@@ -29,14 +29,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from numbers import Real
 from typing import Literal
 
-from swad.flatness._divergence import Divergence
-
 Form = Literal["printed", "proved", "guaranteed", "hoeffding"]
 FORMS: tuple[Form, ...] = ("printed", "proved", "guaranteed", "hoeffding")
+
+
+@dataclass(frozen=True)
+class Divergence:
+    """The divergence Div(D, T) = 2 sup over events A of |P_D(A) - P_T(A)| of two domains, with its interval."""
+
+    value: float
+    low: float
+    high: float
 
 
 @dataclass(frozen=True)
@@ -112,7 +119,8 @@ def bound(
 
     Args:
         robust: The worst loss within distance gamma of the weights, measured on the m images.
-        divergences: The divergence between the target and every source.
+        divergences: The divergence between the target and every source, e.g. estimated by a classifier that tells the
+            domains apart, as `examples/bound/bound_of_a_run.py` does.
         gamma: The radius.
         diameter: Diameter of the parameter space.
         dimension: Number of parameters.
@@ -124,7 +132,8 @@ def bound(
         smallest: The smallest empirical loss over all parameters, for Theorem 2. A value that is too large makes the
             bound too small; 0 is always safe.
     """
-    values = [item.value if isinstance(item, Divergence) else float(item) for item in divergences]
+    given = [item if isinstance(item, Divergence) else Divergence(*[float(item)] * 3) for item in divergences]
+    values = [item.value for item in given]
     if not 0 <= robust <= 1 or not 0 <= smallest <= 1:
         raise ValueError(f"the theorems need losses between 0 and 1, got {robust} and {smallest}: use the 0-1 error")
     if not values or not all(0 <= value <= 2 for value in values):
@@ -136,15 +145,9 @@ def bound(
         vcs = [float(vc_cover)] if isinstance(vc_cover, Real) else [float(v) for v in vc_cover]  # type: ignore[union-attr]
     if not vcs:
         raise ValueError("vc_cover must hold the VC dimension of at least one ball, got none")
-    lows = [item.low if isinstance(item, Divergence) else float(item) for item in divergences]
-    highs = [item.high if isinstance(item, Divergence) else float(item) for item in divergences]
-    mean, low, high = (math.fsum(numbers) / len(numbers) for numbers in (values, lows, highs))
-    sizes: dict[Form, float] = {
-        "printed": log_cover(diameter, gamma, dimension),
-        "proved": log_cover(diameter, gamma, dimension),
-        "guaranteed": log_cover(diameter, gamma, dimension, guaranteed=True),
-        "hoeffding": log_cover(diameter, gamma, dimension, guaranteed=True),
-    }
+    mean, low, high = (math.fsum(ends) / len(given) for ends in zip(*map(astuple, given), strict=True))
+    size, enough = (log_cover(diameter, gamma, dimension, guaranteed=guaranteed) for guaranteed in (False, True))
+    sizes: dict[Form, float] = {"printed": size, "proved": size, "guaranteed": enough, "hoeffding": enough}
 
     def terms(probability: float) -> dict[Form, float]:
         return {form: max(confidence(v, sizes[form], m, probability, form) for v in vcs) for form in FORMS}

@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import nullcontext
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from swad.flatness._losses import LossFn, Returned
+from swad.flatness.losses import LossFn, LossFunction, Returned, as_loss_function
 from swad.gpu.cuda_graph import CapturedGraph, run_on_stream
 from swad.tensors.names import unwrap
 
@@ -21,7 +19,7 @@ WARM_UP = 3
 """Calls before the capture, in which libraries choose kernels and allocate memory."""
 
 
-class Captured:
+class Captured(LossFunction):
     """A loss function whose evaluation of `model` is captured on a GPU at the first call and then replayed.
 
     If no graph can be captured, calls are passed through and `reason` says why.
@@ -33,7 +31,8 @@ class Captured:
     """
 
     def __init__(self, loss_fn: LossFn, model: nn.Module) -> None:
-        self.loss_fn = loss_fn
+        self.loss_fn = as_loss_function(loss_fn)
+        self.precision = self.loss_fn.precision
         self._model = unwrap(model)
         self.reason: str | None = None
         """Why no graph can be captured; None if there is one, or if none was needed yet."""
@@ -42,27 +41,32 @@ class Captured:
         self._graph: CapturedGraph[Returned] | None = None
         self._key: list[object] = []
 
-    def __getattr__(self, name: str) -> Any:
-        """Return what else the wrapped function offers: `parts` and `n_images` for gradients, `precision`, `fit`."""
-        if name.startswith("__"):  # copy and pickle ask for these before there is a `loss_fn`
-            raise AttributeError(name)
-        return getattr(self.loss_fn, name)
-
     def __call__(self, model: nn.Module) -> Returned:
         """Replay the graph, and capture it first if needed."""
         if self.reason is not None or torch.is_grad_enabled() or unwrap(model) is not self._model:
             return self.loss_fn(model)
         key = self._state()
         if self._graph is None or key != self._key:
-            if not self._try_capture(model):
+            self._graph, self._key = None, key  # frees the old graph's memory before the next capture
+            try:
+                with torch.cuda.device(next(_tensors(self._model)).device):
+                    self._graph = _capture(self.loss_fn, model)
+            except RuntimeError as error:
+                self.reason = f"capture failed: {str(error).strip().splitlines()[0]}"
                 return self.loss_fn(model)
-            self._key = key
-        assert self._graph is not None
         returned = self._graph.replay()
         # The next replay writes to the same tensors.
         if isinstance(returned, Mapping):
             return {domain: tensor.clone() for domain, tensor in returned.items()}
         return returned.clone() if isinstance(returned, Tensor) else returned
+
+    def parts(self, model: nn.Module) -> Iterator[dict[str, Tensor]]:
+        """Yield the loss function's own parts: gradients are not captured."""
+        return self.loss_fn.parts(model)
+
+    def fit(self, model: nn.Module) -> float | None:
+        """Fit the loss function to a model's weights."""
+        return self.loss_fn.fit(model)
 
     def _state(self) -> list[object]:
         """Return what a capture depends on: tensor addresses, module modes, and the caller's autocast."""
@@ -72,22 +76,11 @@ class Captured:
             *(module.training for module in self._model.modules()),
         ]
 
-    def _try_capture(self, model: nn.Module) -> bool:
-        self._graph = None
-        device = next(_tensors(self._model)).device
-        try:
-            with torch.cuda.device(device):
-                self._graph = _capture(self.loss_fn, model)
-        except RuntimeError as error:
-            self.reason = f"capture failed: {str(error).strip().splitlines()[0]}"
-            return False
-        return True
-
 
 captured = Captured
 
 
-def _capture(loss_fn: LossFn, model: nn.Module) -> CapturedGraph[Returned]:
+def _capture(loss_fn: LossFunction, model: nn.Module) -> CapturedGraph[Returned]:
     def warm_up() -> None:
         for _ in range(WARM_UP):
             loss_fn(model)
@@ -101,8 +94,7 @@ def _capture(loss_fn: LossFn, model: nn.Module) -> CapturedGraph[Returned]:
             finally:
                 torch.cuda.set_sync_debug_mode(mode)
 
-    fused = getattr(loss_fn, "fused", None)
-    with fused(unwrap(model)) if callable(fused) else nullcontext():
+    with loss_fn.fused(unwrap(model)):
         run_on_stream(torch.cuda.Stream(), warm_up)  # type: ignore[no-untyped-call]
         graph = CapturedGraph(lambda: loss_fn(model), error_mode="global")
     if not isinstance(graph.output, Tensor | Mapping):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Self
@@ -24,6 +24,8 @@ from swad.tensors.shards import accumulator, is_sharded
 State = Mapping[str, Tensor]
 """Weights by name, as `state_dict()` gives them."""
 Source = State | nn.Module
+Moves = Sequence[tuple[Sequence[Tensor], float]]
+"""Directions and how far to go along each."""
 
 COARSE = 0.1
 """Warn if rounding is larger than this share of a move's length.
@@ -56,7 +58,8 @@ class Weights:
         names: Collection[str] | None = None,
     ) -> None:
         self.model = unwrap(model)
-        self._given = model
+        self.given = model
+        """The model as it was given, e.g. wrapped in another module."""
         chosen = chosen_parameters(self.model, include, exclude)
         if names is not None:
             chosen = {name: tensor for name, tensor in chosen.items() if name in names}
@@ -76,12 +79,12 @@ class Weights:
             for module in self.model.modules()
             for held in [list(module._buffers.items())]
         ]
-        self._modes = [(module, module.training) for module in self._given.modules()]
+        self._modes = [(module, module.training) for module in self.given.modules()]
         self.base = [tensor.clone() for tensor in self.live]
         try:
             for tensor, _, _ in self._parameters:
                 tensor.grad = None  # a loss function may call backward; keep its gradients apart
-            self._given.eval()
+            self.given.eval()
         except BaseException:  # e.g. Ctrl-C: `with` does not call __exit__ if __enter__ fails
             self._restore()
             raise
@@ -124,7 +127,7 @@ class Weights:
         torch.clear_autocast_cache()
 
     @torch.no_grad()
-    def put(self, start: Sequence[Tensor], moves: Sequence[tuple[Sequence[Tensor], float]] = ()) -> None:
+    def put(self, start: Sequence[Tensor], moves: Moves = ()) -> None:
         """Set the weights to `start` plus the sum of length times direction over `moves`."""
         if all(tensor.dtype == dtype for tensor, dtype in zip(self.live, self.dtypes, strict=True)):
             torch._foreach_copy_(self.live, list(start))
@@ -153,10 +156,8 @@ class Weights:
 
     def shaped(self, flat: Tensor) -> list[Tensor]:
         """Return views of a flat vector in the parameters' shapes; copies if layout, device or precision differ."""
-        pieces = torch.split(flat, [tensor.numel() for tensor in self.live])
         shaped = []
-        for piece, tensor, dtype in zip(pieces, self.live, self.dtypes, strict=True):
-            view = piece.view(tensor.shape)
+        for view, tensor, dtype in zip(split_like(self.live, flat), self.live, self.dtypes, strict=True):
             if view.stride() == tensor.stride() and view.dtype == dtype and view.device == tensor.device:
                 shaped.append(view)
             else:  # e.g. channels last: foreach is fast only if strides agree
@@ -245,6 +246,20 @@ def parameters_by_name(state: Source) -> dict[str, Tensor]:
         for name, tensor in by_name(state).items()
         if tensor.is_floating_point() and not is_bn_statistic(name)
     }
+
+
+def split_like(tensors: Sequence[Tensor], vector: Tensor) -> list[Tensor]:
+    """Return views of a vector of weight space in the tensors' shapes."""
+    pieces = torch.split(vector, [tensor.numel() for tensor in tensors])
+    return [piece.view(tensor.shape) for piece, tensor in zip(pieces, tensors, strict=True)]
+
+
+@torch.no_grad()
+def add_terms(totals: Sequence[Tensor], terms: Iterable[Tensor | None]) -> None:
+    """Add to each total the term of its parameter; None, as autograd gives it for an unused parameter, adds nothing."""
+    for total, term in zip(totals, terms, strict=True):
+        if term is not None:
+            total += term
 
 
 def norm(tensors: Sequence[Tensor]) -> float:

@@ -11,8 +11,8 @@ from torch import nn
 
 from helpers.landscapes import Point, Quadratic, fingerprint, images, network, symmetric, trained
 from swad.flatness import Comparison, compare, image_losses, local
-from swad.flatness._compare import DifferenceRow
-from swad.flatness._local import LocalFlatness
+from swad.flatness.comparison import DifferenceRow
+from swad.flatness.local_flatness import LocalFlatness
 
 
 def by_scale(scales):

@@ -1,13 +1,21 @@
-"""The measured points of a plane or line, as rows for a file and as a grid."""
+"""Loss surfaces: the losses at the points of a plane or line, as rows for a file and as a grid."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from swad.flatness._json import JsonRow, Row
+from swad.flatness.rows import JsonRow, Row
 
 HEAD, POINT = "surface", "surface-point"
+
+Grid = tuple[tuple[float, ...], tuple[float, ...]]
+"""The x and the y values of a regular grid."""
+Key = tuple[str | None, float, float]
+"""What identifies a point of a surface: name, x and y."""
+OnRow = Callable[[Row], None]
+"""Receives one JSON row at a time, as soon as it is computed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,17 +84,48 @@ class Surface:
         if not heads:
             raise ValueError("the rows hold no surface: run evaluate again and save the rows of on_row")
         xs, ys = tuple(heads[0]["xs"]), tuple(heads[0]["ys"])
-        by_key = {point_key(row): row for row in rows if row.get("kind") == POINT}
+        measured = _points_of(rows)
         keys = [(None, x, y) for y in ys for x in xs]
-        missing = [key for key in keys if key not in by_key]
+        missing = [key for key in keys if key not in measured]
         if missing:
             raise ValueError(
                 f"{len(missing)} of {len(keys)} points are not measured yet: run evaluate again with done_rows="
             )
-        named = {row["name"]: SurfaceRow.from_dict(row) for row in by_key.values() if row["name"] is not None}
-        return cls(xs, ys, [SurfaceRow.from_dict(by_key[key]) for key in keys], named)
+        named = {row["name"]: SurfaceRow.from_dict(row) for row in measured.values() if row["name"] is not None}
+        return cls(xs, ys, [SurfaceRow.from_dict(measured[key]) for key in keys], named)
 
 
-def point_key(row: Row) -> tuple[str | None, float, float]:
-    """Return what identifies a point of a surface."""
-    return row["name"], row["x"], row["y"]
+def _points_of(rows: Iterable[Row]) -> dict[Key, Row]:
+    return {(row["name"], row["x"], row["y"]): row for row in rows if row.get("kind") == POINT}
+
+
+def head_row(grid: Grid, n_parameters: int) -> Row:
+    """Return the row that identifies a surface."""
+    return {"kind": HEAD, "xs": list(grid[0]), "ys": list(grid[1]), "parameters": n_parameters}
+
+
+def resumed_rows(done_rows: Iterable[Row], head: Row, on_row: OnRow | None) -> tuple[list[Row], dict[Key, Row]]:
+    """Return the rows to append to, which begin with the head, and those of the points that are measured.
+
+    Rows of another grid or other weights are refused.
+    """
+    rows = [row for row in done_rows if row.get("kind") in (HEAD, POINT)]
+    if not rows:
+        if on_row is not None:
+            on_row(head)
+        return [head], {}
+    old = next((row for row in rows if row["kind"] == HEAD), None)
+    if old is None or any(old[key] != head[key] for key in head):
+        raise ValueError("done_rows are of another grid or other weights: start a new file")
+    return rows, _points_of(rows)
+
+
+def require_same_losses(known: Row, now: SurfaceRow) -> None:
+    """Refuse rows of other weights or other images; the first corner must have the same losses."""
+    for domain in {**known["losses"], **now.losses}:
+        old, new = float(known["losses"].get(domain, math.nan)), now.losses.get(domain, math.nan)
+        if not math.isclose(old, new, rel_tol=1e-3, abs_tol=1e-6):  # other kernels round at other places
+            raise ValueError(
+                f"done_rows have loss {old:.6g} at the first corner on {domain}, not {new:.6g}, so they "
+                "are of other images or weights: start a new file"
+            )

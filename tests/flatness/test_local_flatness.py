@@ -16,8 +16,8 @@ from torch.nn import functional
 import swad
 from helpers.landscapes import Point, Quadratic, brute_force, fingerprint, images, network, symmetric
 from swad.flatness import LocalFlatness, image_losses, local
-from swad.flatness._directions import Directions
-from swad.flatness._perturb import Weights
+from swad.flatness.directions import Directions
+from swad.flatness.weights import Weights
 from swad.util.statistics import contributions, half_widths, student_quantile
 
 RADII = [0.0, 0.5, 2.0, 7.0]

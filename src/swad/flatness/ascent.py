@@ -23,23 +23,23 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from swad.flatness._directions import Directions
-from swad.flatness._json import JsonRow
-from swad.flatness._local import check_radii
-from swad.flatness._losses import LossFn, check_losses, fit_logits, loss_parts, selected_loss
-from swad.flatness._perturb import Weights, norm
+from swad.flatness.directions import Directions
+from swad.flatness.local_flatness import check_radii
+from swad.flatness.losses import LossFn, LossFunction, as_loss_function, selected_loss
+from swad.flatness.rows import JsonRow
+from swad.flatness.weights import Weights, add_terms, norm
 from swad.tensors.names import Patterns
-from swad.util.progress import Progress
+from swad.util.progress import Progress, count_progress
 
 STEPS = 25
 RESTARTS = 3
 ASCENT = "tangential"
 """Names this search in the settings of stored results, so that those of earlier ones are not taken for its own."""
 LONGEST = 4.0
-"""The longest step in radii. Where the loss is almost linear, the step length has no bound of its own; any point of the
-ball is at most 2 radii away."""
-SHORTER = 0.25
-"""Factor of the step length after a step to a loss that is not finite."""
+"""The longest step in radii. Where the loss is almost linear, the step length has no bound of its own. A step along the
+sphere is scaled back onto it, so one of 4 radii turns by 76 degrees, and even an endless one by no more than 90."""
+SHORTER = 1 / LONGEST
+"""Factor of the step length after a step to a loss that is not finite: the longest step becomes one of a radius."""
 ON_SPHERE = 1e-5
 """A point is on the sphere if its distance from it is at most this share of the radius: fp32 rounds."""
 
@@ -131,41 +131,32 @@ def worst_case(
         raise ValueError(f"step_size must be above 0, as a share of the radius; got {step_size}")
     with Weights(model, include, exclude) as weights:
         weights.warn_of_rounding(min((radius for radius in radii if radius), default=math.inf))
-        ascent = _Ascent(model, loss_fn, measure_fn, domain, weights)
-        for function in (loss_fn, measure_fn):
-            if function is not None:
-                fit_logits(function, model)
+        function = as_loss_function(loss_fn)
+        measure = None if measure_fn is None else as_loss_function(measure_fn)
+        function.fit(model)
+        if measure is not None:
+            measure.fit(model)
+        total = sum((1 + restarts + (i > 0)) * steps for i in range(len(radii)))
+        report = count_progress(progress, "worst case", total)
+        ascent = _Ascent(weights, function, measure, domain, steps, step_size, report)
         center = ascent.start()
         directions = Directions(weights, seed, antithetic=False, normalize="sphere")
-        total = sum((1 + restarts + (i > 0)) * steps for i in range(len(radii)))
         rows: list[WorstCaseRow] = []
-        done = 0
-
-        def tick() -> None:
-            nonlocal done
-            done += 1
-            if progress is not None:
-                progress("worst case", min(done, total), total)
-
         for gamma in radii:
-            evaluations_before = ascent.evaluations
-            previous_worst = ascent.best_point
-            ascent.sam = math.nan
-            ascent.run(None, gamma, steps, step_size, tick)
-            sam = ascent.sam
+            evaluations_before, previous_worst = ascent.evaluations, ascent.best_point
+            sam = ascent.run(None, gamma)
             if previous_worst is not None:
-                ascent.run(previous_worst, gamma, steps, step_size, tick)
+                ascent.run(previous_worst, gamma)
             for k in range(restarts):
                 with torch.no_grad():
                     point = torch._foreach_mul(directions[k], gamma)
-                ascent.run(list(point), gamma, steps, step_size, tick)
+                ascent.run(list(point), gamma)
             distance = norm(ascent.best_point) if ascent.best_point is not None else 0.0
             evaluations = ascent.evaluations - evaluations_before + (not rows)
             rows.append(
                 WorstCaseRow(gamma, ascent.best, center, sam, dict(ascent.best_by_domain), distance, evaluations)
             )
-        if progress is not None:
-            progress("worst case", total, total)
+        report(total)
     return WorstCase(rows)
 
 
@@ -173,14 +164,20 @@ class _Ascent:
     """Projected gradient ascent, and the worst point that it has seen so far."""
 
     def __init__(
-        self, model: nn.Module, loss_fn: LossFn, measure_fn: LossFn | None, domain: str | None, weights: Weights
+        self,
+        weights: Weights,
+        loss_fn: LossFunction,
+        measure_fn: LossFunction | None,
+        domain: str | None,
+        steps: int,
+        step_size: float,
+        report: Callable[[int], None],
     ) -> None:
-        self._model, self._loss_fn, self._measure_fn, self._domain = model, loss_fn, measure_fn, domain
-        self._weights = weights
+        self._weights, self._loss_fn, self._measure_fn, self._domain = weights, loss_fn, measure_fn, domain
+        self._steps, self._step_size, self._report, self._done = steps, step_size, report, 0
         self.best = -math.inf
         self.best_point: list[Tensor] | None = None
         self.best_by_domain: dict[str, float] = {}
-        self.sam = math.nan
         self.evaluations = 0
 
     def start(self) -> float:
@@ -188,12 +185,14 @@ class _Ascent:
         self.best, self.best_by_domain = self._evaluate(None)
         return self.best
 
-    def run(
-        self, start: list[Tensor] | None, gamma: float, steps: int, step_size: float, tick: Callable[[], None]
-    ) -> None:
-        """Ascend from `start` (None: the weights) within radius `gamma`, and remember the worst point seen."""
+    def run(self, start: list[Tensor] | None, gamma: float) -> float:
+        """Ascend from `start` (None: the weights) within radius `gamma`, and remember the worst point seen.
+
+        Return the value at SAM's point; NaN if the ascent did not go there.
+        """
+        sam, step_size = math.nan, self._step_size
         if not gamma:
-            return
+            return sam
         with torch.no_grad():
             point = [
                 torch.zeros_like(tensor, dtype=dtype)
@@ -203,7 +202,7 @@ class _Ascent:
                 torch._foreach_add_(point, start)
         _, gradient, _ = self._visit(point)
         before: tuple[list[Tensor], list[Tensor]] | None = None
-        for step in range(steps):
+        for step in range(self._steps):
             with torch.no_grad():
                 ascent = _within_ball(point, gradient, gamma)
                 slope = norm(ascent)
@@ -219,13 +218,15 @@ class _Ascent:
                     torch._foreach_mul_(trial, gamma / distance)
             trial_height, trial_gradient, value = self._visit(trial)
             if is_sam_step:
-                self.sam = value
+                sam = value
             if math.isfinite(trial_height):
                 before = point, ascent
                 point, gradient = trial, trial_gradient
             else:  # too far: try a shorter step from the same point
                 before, step_size = None, SHORTER * length / gamma
-            tick()
+            self._done += 1
+            self._report(self._done)
+        return sam
 
     def _visit(self, point: list[Tensor]) -> tuple[float, list[Tensor], float]:
         """Return loss and gradient at a point for the ascent, and the measured value; keep the worst point."""
@@ -245,7 +246,7 @@ class _Ascent:
         else:
             self._weights.move(point, 1.0)
         self.evaluations += 1
-        by_domain = check_losses((self._measure_fn or self._loss_fn)(self._model)).means
+        by_domain = (self._measure_fn or self._loss_fn).losses(self._weights.given).checked().means
         return self._total(by_domain), by_domain
 
     def _total(self, by_domain: Mapping[str, float]) -> float:
@@ -262,17 +263,11 @@ class _Ascent:
         gradient = [torch.zeros_like(tensor) for tensor in point]
         by_domain: dict[str, float] = {}
         with self._weights.differentiable() as parameters:
-            for part in loss_parts(self._loss_fn, self._model):
+            for part in self._loss_fn.parts(self._weights.given):
                 for domain, term in part.items():
                     by_domain[domain] = by_domain.get(domain, 0.0) + term.item()
-                loss = selected_loss(part, self._domain)
-                if loss is None:
-                    continue
-                terms = torch.autograd.grad(loss, parameters, allow_unused=True)
-                with torch.no_grad():
-                    for total, term in zip(gradient, terms, strict=True):
-                        if term is not None:
-                            total += term
+                if (loss := selected_loss(part, self._domain)) is not None:
+                    add_terms(gradient, torch.autograd.grad(loss, parameters, allow_unused=True))
         self.evaluations += 1
         return by_domain, gradient
 

@@ -6,7 +6,7 @@ import pytest
 from PIL import Image
 
 from swad.robustness import imagenet_r
-from swad.robustness.folders import imagenet_classes, read_class_folders
+from swad.robustness.imagenet import imagenet_classes, read_class_folders
 
 
 def save(path, color=(0, 0, 0)):

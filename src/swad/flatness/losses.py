@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from numbers import Real
 from typing import Literal, cast, get_args
 
@@ -51,6 +53,22 @@ class Losses:
         """These losses, and if there are errors, the same with the errors in the place of the losses."""
         return [self, replace(self, losses=self.errors, errors={})] if self.errors else [self]
 
+    def checked(self) -> Losses:
+        """Return these losses if all errors are 0 or 1. This reads values and so waits for the device.
+
+        >>> as_losses(torch.tensor([[0.5, 0.7]])).checked()
+        Traceback (most recent call last):
+        ValueError: a second column must hold 0-1 errors; got 0.7 for 'all': return one loss per image
+        """
+        for domain, errors in self.errors.items():
+            invalid = errors[(errors != 0) & (errors != 1)]
+            if len(invalid):
+                raise ValueError(
+                    f"a second column must hold 0-1 errors; got {invalid[0].item():.4g} for {domain!r}: return one "
+                    "loss per image"
+                )
+        return self
+
     @property
     def means(self) -> dict[str, float]:
         """The mean loss by domain."""
@@ -63,28 +81,8 @@ class Losses:
         return {domain: losses.detach().double().cpu().clone() for domain, losses in self.losses.items()}
 
 
-def check_losses(returned: Returned) -> Losses:
-    """Bring the return value of a loss function to one form, and check that its errors are 0 or 1.
-
-    The check reads values and so waits for the device; `as_losses` does not.
-
-    >>> check_losses(torch.tensor([[0.5, 0.7]]))
-    Traceback (most recent call last):
-    ValueError: a second column must hold 0-1 errors; got 0.7 for 'all': return one loss per image
-    """
-    result = as_losses(returned)
-    for domain, errors in result.errors.items():
-        invalid = errors[(errors != 0) & (errors != 1)]
-        if len(invalid):
-            raise ValueError(
-                f"a second column must hold 0-1 errors; got {invalid[0].item():.4g} for {domain!r}: return one loss "
-                "per image"
-            )
-    return result
-
-
 def as_losses(returned: Returned) -> Losses:
-    """Bring the return value of a loss function to one form.
+    """Bring the return value of a loss function to one form, without reading values.
 
     >>> as_losses({"photo": torch.tensor([1.0, 2.0])}).losses
     {'photo': tensor([1., 2.])}
@@ -115,7 +113,71 @@ def as_losses(returned: Returned) -> Losses:
     return Losses(losses, errors, by_image=not n_scalars, named=named)
 
 
-class ImageLosses:
+class LossFunction(ABC):
+    """What this package asks of a loss function. A plain callable becomes one that has the defaults of all but a call.
+
+    Subclass it for losses that are differentiated batch by batch, or that are fitted to the weights.
+    """
+
+    precision: Precision | None = None
+    """The precision that the network is evaluated in, if it is not that of the weights."""
+
+    @abstractmethod
+    def __call__(self, model: nn.Module) -> Returned:
+        """Return a scalar, per-image losses (1-D), or {domain: per-image losses}; see `LossFn`."""
+
+    def losses(self, model: nn.Module) -> Losses:
+        """Evaluate a model and bring the losses to one form."""
+        return as_losses(self(model))
+
+    def parts(self, model: nn.Module) -> Iterator[dict[str, Tensor]]:
+        """Yield terms to differentiate one by one; over all parts they sum to the mean loss of every domain."""
+        # Whole numbers and booleans have no mean of their own dtype; `selected_loss` refuses them.
+        yield {
+            domain: (losses if losses.is_floating_point() else losses.double()).mean()
+            for domain, losses in self.losses(model).losses.items()
+        }
+
+    def fit(self, model: nn.Module) -> float | None:
+        """Fit what depends on the measured weights, and return the scale of the logits if there is one.
+
+        Called at the weights themselves, before they are evaluated.
+        """
+        return None
+
+    def fused(self, model: nn.Module) -> AbstractContextManager[None]:
+        """Fuse the kernels of a network for the duration of a capture; the model is restored after it."""
+        return nullcontext()
+
+
+class _Plain(LossFunction):
+    def __init__(self, function: LossFn) -> None:
+        self._function = function
+
+    def __call__(self, model: nn.Module) -> Returned:
+        return self._function(model)
+
+
+def as_loss_function(loss_fn: LossFn) -> LossFunction:
+    """Return a loss function as it is, and any other callable as a loss function."""
+    return loss_fn if isinstance(loss_fn, LossFunction) else _Plain(loss_fn)
+
+
+def selected_loss(part: Mapping[str, Tensor], domain: str | None) -> Tensor | None:
+    """Return one domain's term of a part (None: the sum over domains); None if the part has no such term."""
+    terms = [term for name, term in part.items() if domain in (None, name)]
+    if not terms:
+        return None
+    total = torch.stack(terms).sum()
+    if not total.requires_grad:
+        raise ValueError(
+            "gradients need a loss_fn that torch can differentiate, but its result has no graph: use no .item(), no "
+            "torch.no_grad() and no 0-1 error in it"
+        )
+    return total
+
+
+class ImageLosses(LossFunction):
     """A loss function over labeled images that stay on the device.
 
     Args:
@@ -184,6 +246,11 @@ class ImageLosses:
                 )
         self.measure, self.batch_size = measure, batch_size
         self.n_images = {domain: len(labels) for domain, (_, labels) in images.items()}
+        ends = accumulate(self.n_images.values())
+        self._batches = {  # of each domain alone
+            domain: [slice(start, min(start + batch_size, end)) for start in range(end - n, end, batch_size)]
+            for (domain, n), end in zip(self.n_images.items(), ends, strict=True)
+        }
         self.precision, self._transform = precision, transform
         self._normalized_by = None if logits == "raw" else fitted
         first = next(iter(images.values()))[0]
@@ -220,14 +287,11 @@ class ImageLosses:
         """Fit the constant of normalized logits to a model's weights and return it; None for raw logits."""
         if self._normalized_by is None:
             return None
-        norms, first = [], 0
-        for domain, n in self.n_images.items():
+        norms = []
+        for domain, batches in self._batches.items():
             if domain in self._normalized_by:
-                starts = range(first, first + n, self.batch_size)
-                spans = (slice(start, min(start + self.batch_size, first + n)) for start in starts)
-                scores = torch.cat([self._scores(model, span) for span in spans]).double()
+                scores = torch.cat([self._scores(model, batch) for batch in batches]).double()
                 norms.append((scores - scores.mean(1, keepdim=True)).norm(dim=1).mean())
-            first += n
         norm = torch.stack(norms).mean().item()
         scale = LOGIT_NORM / norm if norm > 0 else 1.0
         self._logit_scale.fill_(scale)
@@ -236,29 +300,28 @@ class ImageLosses:
     def __call__(self, model: nn.Module) -> dict[str, Tensor]:
         """Return per-image values by domain."""
         starts = range(0, len(self._labels), self.batch_size)
-        values = torch.cat([self._batch(model, slice(start, start + self.batch_size)) for start in starts])
+        values = torch.cat([self._values(model, slice(start, start + self.batch_size)) for start in starts])
         return dict(zip(self.n_images, torch.split(values, list(self.n_images.values())), strict=True))
 
-    def parts(self, model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-        """Yield values batch by batch within each domain, so that gradients need the activations of one batch only."""
-        first = 0
-        for domain, n in self.n_images.items():
-            for start in range(first, first + n, self.batch_size):
-                yield domain, self._batch(model, slice(start, min(start + self.batch_size, first + n)))
-            first += n
+    def parts(self, model: nn.Module) -> Iterator[dict[str, Tensor]]:
+        """Yield terms batch by batch within each domain, so that gradients need the activations of one batch only."""
+        for domain, batches in self._batches.items():
+            for batch in batches:
+                values = self._values(model, batch)
+                yield {domain: (values[:, 0] if values.ndim == 2 else values).sum() / self.n_images[domain]}
 
-    def _inputs(self, span: slice) -> Tensor:
-        images = self._images[span]
+    def _inputs(self, batch: slice) -> Tensor:
+        images = self._images[batch]
         return images if self._transform is None else self._transform(images)
 
-    def _scores(self, model: nn.Module, span: slice) -> Tensor:
-        images = self._inputs(span)
+    def _scores(self, model: nn.Module, batch: slice) -> Tensor:
+        images = self._inputs(batch)
         with self._autocast():
             scores = cast(Tensor, model(images))
         return scores.float() if scores.dtype in (torch.float16, torch.bfloat16) else scores
 
-    def _batch(self, model: nn.Module, span: slice) -> Tensor:
-        labels, scores = self._labels[span], self._scores(model, span)
+    def _values(self, model: nn.Module, batch: slice) -> Tensor:
+        labels, scores = self._labels[batch], self._scores(model, batch)
         if self._normalized_by is not None:
             scores = scores * self._logit_scale
         if self.measure == "error":
@@ -281,39 +344,3 @@ def _exact_fp32() -> Iterator[None]:
         yield
     finally:
         torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32 = before
-
-
-def fit_logits(loss_fn: LossFn, model: nn.Module) -> float | None:
-    """Fit the scale of logits to the weights that are measured, if the loss function normalizes logits."""
-    fit = getattr(loss_fn, "fit", None)
-    return cast("float | None", fit(model)) if callable(fit) else None
-
-
-def loss_parts(loss_fn: LossFn, model: nn.Module) -> Iterator[dict[str, Tensor]]:
-    """Yield terms to differentiate one by one; over all terms they sum to the mean loss of every domain.
-
-    A loss function that has `parts` (as `image_losses` does) is differentiated batch by batch, any other at once.
-    """
-    parts = getattr(loss_fn, "parts", None)
-    sizes = getattr(loss_fn, "n_images", None)
-    if callable(parts) and isinstance(sizes, Mapping):
-        for domain, losses in parts(model):
-            yield {domain: (losses[:, 0] if losses.ndim == 2 else losses).sum() / sizes[domain]}
-        return
-    losses = as_losses(loss_fn(model)).losses
-    # Whole numbers and booleans have no mean of their own dtype; `selected_loss` refuses them.
-    yield {domain: (each if each.is_floating_point() else each.double()).mean() for domain, each in losses.items()}
-
-
-def selected_loss(part: Mapping[str, Tensor], domain: str | None) -> Tensor | None:
-    """Return one domain's term of a part (None: the sum over domains); None if the part has no such term."""
-    terms = [term for name, term in part.items() if domain in (None, name)]
-    if not terms:
-        return None
-    total = torch.stack(terms).sum()
-    if not total.requires_grad:
-        raise ValueError(
-            "gradients need a loss_fn that torch can differentiate, but its result has no graph: use no .item(), no "
-            "torch.no_grad() and no 0-1 error in it"
-        )
-    return total

@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from swad.flatness._perturb import Weights
+from swad.flatness.weights import Weights
 from swad.util.names import require_choice
 
 Normalize = Literal["sphere", "filter", "layer"]
@@ -77,5 +77,6 @@ def _norm(tensor: Tensor, axes: tuple[int, ...]) -> Tensor:
 def _generator_seed(seed: int, unit_index: int) -> int:
     """Return a 32-bit seed (a CPU generator takes no more) that differs between all directions of one seed."""
     start = int.from_bytes(hashlib.blake2b(f"directions {seed}".encode(), digest_size=4).digest(), "little")
-    # An odd factor gives every index another seed; this one (2**32 over the golden ratio) spreads neighbors far apart.
+    # An odd factor gives every index another seed. This one is Knuth's for multiplicative hashing (The Art of Computer
+    # Programming, 6.4): the prime 2,654,435,761 near 2**32 over the golden ratio, which spreads neighbors far apart.
     return (start + unit_index * 0x9E3779B1) % 2**32

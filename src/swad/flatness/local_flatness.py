@@ -21,13 +21,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from swad.flatness._directions import Directions, Normalize
-from swad.flatness._json import JsonRow, Row, pack, unpack
-from swad.flatness._losses import Losses, LossFn, as_losses, check_losses, fit_logits
-from swad.flatness._perturb import Weights, norm
+from swad.flatness.directions import Directions, Normalize
+from swad.flatness.losses import Losses, LossFn, as_loss_function
+from swad.flatness.points import Point, walk
+from swad.flatness.rows import JsonRow, Row, pack, unpack
+from swad.flatness.weights import Weights, norm
 from swad.tensors.names import Patterns, as_patterns
 from swad.util.jsonl import json_values
-from swad.util.progress import Progress
+from swad.util.progress import Progress, count_progress
 from swad.util.statistics import Contributions, contributions, half_widths
 
 Groups = Mapping[str, Sequence[str]]
@@ -234,16 +235,17 @@ def local(
     """
     radii, include, exclude = check_radii(radii), as_patterns(include), as_patterns(exclude)
     _check_counts(n_directions, antithetic, confidence)
+    function = as_loss_function(loss_fn)
     with torch.no_grad(), Weights(model, include, exclude) as weights:
         directions = Directions(weights, seed, antithetic, normalize)
         settings = _settings(weights, seed, normalize, include, exclude)
         smallest = min((radius for radius in radii if radius), default=math.inf)
         # Radii of normalized directions are shares of the weights' norm.
         distance = smallest * (1.0 if normalize == "sphere" else settings["norm"])
-        weights.warn_of_rounding(distance, torch.bfloat16 if getattr(loss_fn, "precision", None) == "bf16" else None)
-        if (scale := fit_logits(loss_fn, model)) is not None:
+        weights.warn_of_rounding(distance, torch.bfloat16 if function.precision == "bf16" else None)
+        if (scale := function.fit(model)) is not None:
             settings["logit_scale"] = scale
-        center = check_losses(loss_fn(model))
+        center = function.losses(model).checked()
         groups = _check_groups(groups, list(center.losses))
         sums = [_LossSums(measure, len(radii)) for measure in center.measures]
 
@@ -251,17 +253,18 @@ def local(
             for total, measure in zip(sums, measured.measures, strict=False):
                 total.add(radius_index, measure)
 
-        done, total = 0, n_directions * len([radius for radius in radii if radius])
-        for tensors, sign in directions.signed(n_directions):
-            for i, radius in enumerate(radii):
-                if not radius:
-                    add(i, center)
-                    continue
-                weights.move(tensors, sign * radius)
-                add(i, as_losses(loss_fn(model)))
-                done += 1
-                if progress is not None:
-                    progress("local flatness", done, total)
+        for i, radius in enumerate(radii):
+            for _ in range(0 if radius else n_directions):
+                add(i, center)
+        moved = [(i, radius) for i, radius in enumerate(radii) if radius]
+        points = (
+            Point(i, [(tensors, sign * radius)])
+            for tensors, sign in directions.signed(n_directions)
+            for i, radius in moved
+        )
+        report = count_progress(progress, "local flatness", n_directions * len(moved))
+        for point, measured in walk(weights, function, points, progress=report):
+            add(point.key, measured)
 
         flat, *errors = (
             LocalFlatness(
@@ -285,27 +288,27 @@ class _LossSums:
     """The losses of all directions, accumulated on their device so that the host never waits for it."""
 
     def __init__(self, center: Losses, n_radii: int) -> None:
-        self._n_radii, self._by_image = n_radii, center.by_image
+        self._by_image = center.by_image
         self._sizes = {domain: len(losses) for domain, losses in center.losses.items()}
         device = next(iter(center.losses.values())).device
         self._sums = torch.zeros(n_radii, sum(self._sizes.values()), dtype=torch.float64, device=device)
-        self._means: list[Tensor] = []
+        self._means: list[list[Tensor]] = [[] for _ in range(n_radii)]
 
     def add(self, radius_index: int, measured: Losses) -> None:
-        """Add the losses of the next direction and radius; every direction goes through all radii in order."""
+        """Add the losses of the next direction at a radius."""
         sizes = {domain: len(losses) for domain, losses in measured.losses.items()}
         if sizes != self._sizes:
             raise ValueError(
                 f"loss_fn must return the same domains and images every time; got {sizes} after {self._sizes}"
             )
         losses = [measured.losses[domain].double() for domain in self._sizes]
-        self._means.append(torch.stack([values.mean() for values in losses]))
+        self._means[radius_index].append(torch.stack([values.mean() for values in losses]))
         if self._by_image:
             self._sums[radius_index] += torch.cat(losses)
 
     def losses(self) -> dict[str, Tensor]:
         """Return mean losses (directions x radii) by domain, on the CPU."""
-        table = torch.stack(self._means).cpu().view(-1, self._n_radii, len(self._sizes))
+        table = torch.stack([torch.stack(means) for means in self._means], 1).cpu()
         return {domain: table[:, :, i].contiguous() for i, domain in enumerate(self._sizes)}
 
     def image_sums(self) -> dict[str, Tensor]:
