@@ -14,6 +14,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("MPLBACKEND", "agg")
 warnings.filterwarnings("ignore", category=FutureWarning, module="sphinx")
+warnings.filterwarnings("ignore", message=".*isinstance.treespec, LeafSpec")  # Lightning's, in its example
 
 from swad.util.version import __version__  # noqa: E402
 
@@ -28,7 +29,6 @@ extensions = [
     "sphinx.ext.autodoc",
     "myst_parser",
     "sphinx_copybutton",
-    "sphinx_design",
     "sphinx_gallery.gen_gallery",
     "swad_reference",
 ]
@@ -79,7 +79,6 @@ sphinx_gallery_conf = {
     "reference_url": {"swad": None},
     "backreferences_dir": None,
     "capture_repr": (),
-    "default_thumb_file": str(DOCS / "gallery" / "valley.png"),
     "matplotlib_animations": False,
 }
 

@@ -10,6 +10,7 @@ import re
 import runpy
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
@@ -26,9 +27,15 @@ TRAINERS = [example for example in GALLERY if example.stem in NEEDS]
 
 
 def test_the_gallery_has_an_order():
-    order = runpy.run_path(str(ROOT / "docs" / "_ext" / "gallery_order.py"))["ORDER"]
-    assert sorted(order) == [example.stem for example in GALLERY]
-    assert set(NEEDS) <= set(order)
+    module = runpy.run_path(str(ROOT / "docs" / "_ext" / "gallery_order.py"))
+    assert sorted(module["ORDER"]) == [example.stem for example in GALLERY]
+    assert set(NEEDS) <= set(module["ORDER"])
+    named = {
+        re.findall(r"thumbnail_path = .gallery/tiles/(\w+)", example.read_text())[0]: example.stem
+        for example in GALLERY
+        if "thumbnail_path" in example.read_text()
+    }
+    assert named == {name: name for name in module["TILES"]}
 
 
 @pytest.mark.parametrize("example", GALLERY, ids=lambda path: path.stem)
@@ -65,8 +72,11 @@ def test_example_runs(example, tmp_path, monkeypatch, capfd):
         out, errors = done.stdout, done.stderr
     else:  # the trainers take seconds to import, so these examples run where that has been done
         monkeypatch.chdir(tmp_path)
-        runpy.run_path(str(example), run_name="__main__")
+        with warnings.catch_warnings(record=True) as warned:
+            warnings.simplefilter("always")
+            runpy.run_path(str(example), run_name="__main__")
         out, errors = capfd.readouterr()
+        errors += "".join(f"Warning: {item.message}" for item in warned if "the average" in str(item.message))
     first, last, n = map(int, re.search(r"averaged steps (\d+) to (\d+), (\d+) of them", out).groups())
     assert 0 < first < last
     assert n == last - first + 1

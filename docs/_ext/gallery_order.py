@@ -1,4 +1,4 @@
-"""The order of the gallery."""
+"""The order of the gallery, and the thumbnails of examples that draw nothing."""
 
 from pathlib import Path
 
@@ -8,11 +8,20 @@ ORDER = (
     "huggingface_trainer",
     "timm_loop",
     "fsdp2_two_processes",
+    "merge_checkpoints",
     "ship_a_model",
     "flatness_intervals",
     "loss_surface",
     "own_data_and_method",
 )
+
+TILES = {
+    "lightning_trainer": "Trainer(\n  callbacks=[\n    SWADCallback(),\n  ],\n)",
+    "huggingface_trainer": "Trainer(\n  model,\n  callbacks=[\n    SWADCallback(),\n  ],\n)",
+    "timm_loop": "ModelSwad(model)\n\n# in place of\n# ModelEmaV3",
+    "fsdp2_two_processes": "fully_shard(model)\n\nswad.SWAD(model)\nswad.EMA(model)",
+}
+"""The lines of code on the thumbnails."""
 
 
 class ReadersOrder:

@@ -6,7 +6,6 @@ Nothing that it writes is committed.
 from __future__ import annotations
 
 import hashlib
-import math
 import re
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 import generated
 from docstrings import rest
 from docutils import nodes
+from gallery_order import TILES
 from public_names import api_pages
 from sphinx.addnodes import pending_xref
 from sphinx.application import Sphinx
@@ -26,7 +26,7 @@ FOLDER = "reference/api"
 def setup(app: Sphinx) -> dict[str, Any]:
     """Connect the extension."""
     app.connect("config-inited", write_api_pages)
-    app.connect("config-inited", draw_thumbnail)
+    app.connect("config-inited", draw_tiles)
     app.connect("source-read", expand_parts)
     app.connect("env-get-outdated", changed_parts)
     app.connect("autodoc-process-docstring", to_rest)
@@ -52,22 +52,16 @@ def write_api_pages(app: Sphinx, config: Any) -> None:
             path.write_text(text, encoding="utf-8")
 
 
-def draw_thumbnail(app: Sphinx, config: Any) -> None:
-    """Draw a loss valley, for the examples that print and draw nothing."""
+def draw_tiles(app: Sphinx, config: Any) -> None:
+    """Draw the thumbnails of the examples that print and draw nothing: their lines of code."""
     from matplotlib.figure import Figure
 
-    path = Path(config.sphinx_gallery_conf["default_thumb_file"])
-    if path.exists():
-        return
-    steps = [step / 100 for step in range(101)]
-    losses = [0.9 * math.exp(-9 * x) + 0.1 + 0.5 * max(0, x - 0.55) ** 2 + 0.015 * math.sin(60 * x) for x in steps]
-    figure = Figure(figsize=(4, 2.8), layout="constrained")
-    axes = figure.subplots()
-    axes.plot(steps, losses, color="tab:blue", linewidth=3)
-    axes.axvspan(0.35, 0.75, color="tab:orange", alpha=0.25)
-    axes.set(xticks=[], yticks=[], ylim=(0, 0.6), xlabel="step", ylabel="validation loss")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path)
+    folder = Path(app.srcdir) / "gallery" / "tiles"
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, code in TILES.items():
+        figure = Figure(figsize=(4, 2.8), facecolor="#f6f8fb")
+        figure.text(0.07, 0.5, code, family="monospace", fontsize=20, color="#1d3557", va="center", linespacing=1.4)
+        figure.savefig(folder / f"{name}.png")
 
 
 # ------------------------------------------------------------ generated parts

@@ -59,7 +59,9 @@ def loss_fn(model: nn.Module) -> dict[str, torch.Tensor]:
 
 
 radii = [0, 0.1, 0.2, 0.4, 0.6, 0.8]
-both = swad.flatness.compare(weights, loss_fn, radii, n_directions=50, model=model, normalize="layer")
+both = swad.flatness.compare(
+    weights, loss_fn, radii, n_directions=50, model=model, normalize="layer"
+)
 for domain in ("training images", "noisy scans"):
     print(both.sentence("average", "live", domain))
 

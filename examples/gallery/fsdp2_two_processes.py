@@ -9,6 +9,7 @@ on GPUs start your training with ``torchrun --nproc-per-node=8 train.py``.
 Run it with ``python examples/gallery/fsdp2_two_processes.py``.
 """
 
+# sphinx_gallery_thumbnail_path = "gallery/tiles/fsdp2_two_processes.png"
 import os
 import subprocess
 import sys
@@ -42,12 +43,14 @@ def train() -> None:
     train_part, val_part, test = order[:200], order[200:600].chunk(world_size)[rank], order[600:]
     noisy = images[test] + 0.3 * torch.randn(len(test), 64)
 
-    model = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 10))
+    layers = nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 10)
+    model = nn.Sequential(*layers)
     mesh = dist.init_device_mesh("cpu", (world_size,))
     for layer in (*model[::2], model):
         fully_shard(layer, mesh=mesh)
     optimizer = torch.optim.Adam(model.parameters(), lr=2e-2)
-    averages = swad.AverageGroup(model, {"swad": swad.SWAD(model), "ema": swad.EMA(model, decay=0.99)})
+    members = {"swad": swad.SWAD(model), "ema": swad.EMA(model, decay=0.99)}
+    averages = swad.AverageGroup(model, members)
 
     random = torch.Generator().manual_seed(rank)  # every process draws other images
     for step in range(1, 201):
@@ -81,8 +84,9 @@ def train() -> None:
     weight = averages["swad"].averaged_state()["0.weight"]
     status = averages["swad"].status
     if rank == 0:
-        print(f"rank 0 of {world_size} holds {tuple(weight.to_local().shape)} of the weights {tuple(weight.shape)}")
-        print(f"SWAD averaged steps {status.start_step} to {status.end_step}, {status.n_averaged} of them")
+        shard, whole = tuple(weight.to_local().shape), tuple(weight.shape)
+        print(f"rank 0 of {world_size} holds {shard} of the weights {whole}")
+        print(f"SWAD averaged {status.n_averaged} steps, {status.start_step} to {status.end_step}")
         for name, value in accuracies.items():
             print(f"{name:12}  {value:.1%} on noisy scans")
     dist.destroy_process_group()

@@ -8,11 +8,19 @@ weights learns scikit-learn's handwritten digits. For fine-tuning put your pretr
 Run it with ``python examples/gallery/huggingface_trainer.py``.
 """
 
+# sphinx_gallery_thumbnail_path = "gallery/tiles/huggingface_trainer.png"
 import tempfile
 
 import torch
 from sklearn.datasets import load_digits
-from transformers import PrinterCallback, Trainer, TrainingArguments, ViTConfig, ViTForImageClassification, set_seed
+from transformers import (
+    PrinterCallback,
+    Trainer,
+    TrainingArguments,
+    ViTConfig,
+    ViTForImageClassification,
+    set_seed,
+)
 
 from swad.integrations.transformers import SWADCallback
 
@@ -20,9 +28,13 @@ torch.set_num_threads(1)
 set_seed(0)
 images, labels = load_digits(return_X_y=True)
 images = torch.as_tensor(images / 16).float().reshape(-1, 1, 8, 8)
-examples = [{"pixel_values": image, "labels": int(label)} for image, label in zip(images, labels, strict=True)]
+examples = [
+    {"pixel_values": image, "labels": int(label)}
+    for image, label in zip(images, labels, strict=True)
+]
 order = torch.randperm(len(examples)).tolist()
-train, val, test = ([examples[i] for i in part] for part in (order[:400], order[400:800], order[800:]))
+parts = order[:400], order[400:800], order[800:]
+train, val, test = ([examples[i] for i in part] for part in parts)
 
 config = ViTConfig(
     hidden_size=32,
@@ -67,7 +79,12 @@ with tempfile.TemporaryDirectory() as folder:
         logging_strategy="no",
     )
     trainer = Trainer(
-        model, args, train_dataset=train, eval_dataset=val, compute_metrics=accuracy, callbacks=[callback]
+        model,
+        args,
+        train_dataset=train,
+        eval_dataset=val,
+        compute_metrics=accuracy,
+        callbacks=[callback],
     )
     trainer.remove_callback(PrinterCallback)
     trainer.train()

@@ -66,10 +66,16 @@ figure, panels = plt.subplots(1, 2, figsize=(9, 3.8), layout="constrained", shar
 for axes, domain in zip(panels, surface.domains, strict=True):
     losses = torch.tensor(surface.losses(domain)).clamp(min=1e-3)
     drawn = axes.contourf(surface.xs, surface.ys, losses.log10(), levels=14, cmap="viridis_r")
-    for step, (corner_x, corner_y) in zip((200, 400, 600), plane.corner_coordinates.values(), strict=True):
+    for step, (corner_x, corner_y) in zip(
+        (200, 400, 600), plane.corner_coordinates.values(), strict=True
+    ):
         axes.plot(corner_x, corner_y, "^", color="white", markeredgecolor="black", markersize=9)
-        axes.annotate(f"step {step}", (corner_x, corner_y), (6, 4), textcoords="offset points", color="white")
-    axes.plot(x, y, "*", color="tab:orange", markeredgecolor="black", markersize=14, label="average")
+        axes.annotate(
+            f"step {step}", (corner_x, corner_y), (6, 4), textcoords="offset points", color="white"
+        )
+    axes.plot(
+        x, y, "*", color="tab:orange", markeredgecolor="black", markersize=14, label="average"
+    )
     axes.set(title=domain, xlabel="distance", aspect="equal")
 panels[0].legend(loc="upper left")
 figure.colorbar(drawn, ax=panels, label="log10 of the loss")

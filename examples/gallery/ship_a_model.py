@@ -49,18 +49,21 @@ print(shipped.load_state_dict(load_file(folder / "model.safetensors")))
 # ``target="none"`` holds no domain out and trains on all of them: the model to ship. A run saves the live weights and
 # every average, each in one file with a model card.
 
-result = swad.train({"dataset": "digits", "target": "none", "steps": 200, "device": "cpu", "output": folder / "run"})
-for file in sorted((folder / "run" / "weights").iterdir()):
+config = {"dataset": "digits", "target": "none", "steps": 200, "device": "cpu"}
+swad.train({**config, "output": folder / "run"})
+weights = folder / "run" / "weights"
+for file in sorted(weights.iterdir()):
     print(file.name, f"{file.stat().st_size:,} bytes")
 
 # %%
 # `swad.testbed.load_predictor` builds the network, loads the weights, and returns the transform of the training's
 # evaluations and the names of the classes. The file says all that is needed.
 
-model, transform, class_names = swad.testbed.load_predictor(folder / "run" / "weights" / "swad.safetensors")
+model, transform, class_names = swad.testbed.load_predictor(weights / "swad.safetensors")
 figure, panels = plt.subplots(1, 5, figsize=(8, 2), layout="constrained")
 for axes, pixels in zip(panels, load_digits().images[:5], strict=True):
-    image = Image.fromarray((255 - pixels * 255 / 16).astype("uint8")).resize((28, 28)).convert("RGB")
+    gray = Image.fromarray((255 - pixels * 255 / 16).astype("uint8"))
+    image = gray.resize((28, 28)).convert("RGB")
     with torch.no_grad():
         scores = model(transform(image).unsqueeze(0)).softmax(1)[0]
     axes.imshow(image)

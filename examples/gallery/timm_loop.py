@@ -8,6 +8,7 @@ after every optimizer step, and evaluate it like a model. One line is new: it ob
 Run it with ``python examples/gallery/timm_loop.py``.
 """
 
+# sphinx_gallery_thumbnail_path = "gallery/tiles/timm_loop.png"
 import timm
 import torch
 from sklearn.datasets import load_digits
@@ -24,9 +25,11 @@ order = torch.randperm(len(images))
 train, val, test = order[:300], order[300:800], order[800:]
 noisy = images.clone()
 noisy[test] += 0.3 * torch.randn(noisy[test].shape)
+wrong = train[torch.rand(len(train)) < 0.1]
+labels[wrong] = torch.randint(10, (len(wrong),))
 
 model = timm.create_model("test_vit", pretrained=False, in_chans=1, num_classes=10)
-optimizer = create_optimizer_v2(model, opt="adamw", lr=3e-3)
+optimizer = create_optimizer_v2(model, opt="adamw", lr=2e-3)
 model_swad = ModelSwad(model)  # in place of ModelEmaV3(model)
 
 
@@ -34,7 +37,8 @@ model_swad = ModelSwad(model)  # in place of ModelEmaV3(model)
 def validate(net: torch.nn.Module, images: torch.Tensor, part: torch.Tensor) -> tuple[float, float]:
     net.eval()
     logits = net(images[part])
-    return cross_entropy(logits, labels[part]).item(), (logits.argmax(1) == labels[part]).float().mean().item()
+    right = logits.argmax(1) == labels[part]
+    return cross_entropy(logits, labels[part]).item(), right.float().mean().item()
 
 
 # %%
@@ -42,7 +46,7 @@ def validate(net: torch.nn.Module, images: torch.Tensor, part: torch.Tensor) -> 
 # --------
 
 num_updates = 0
-for epoch in range(32):
+for epoch in range(1, 61):
     model.train()
     for batch in train[torch.randperm(len(train))].split(32):
         cross_entropy(model(images[batch]), labels[batch]).backward()
@@ -50,7 +54,7 @@ for epoch in range(32):
         optimizer.zero_grad()
         num_updates += 1
         model_swad.update(model, step=num_updates)
-    if epoch % 2 == 0:
+    if epoch % 4:
         continue
     val_loss, _ = validate(model, images, val)
     if model_swad.observe(val_loss).should_stop:  # the one new line
