@@ -38,7 +38,9 @@ labels[wrong] = torch.randint(10, (len(wrong),))
 # needs none, so `swad.SWAD(model)` is enough, and `LossValley(restart=True)` helps where nobody knows when it has
 # fallen. The learning rate is as constant as in the paper, and small enough that the validation loss is no mere noise.
 
-model = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 10))
+model = nn.Sequential(
+    nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 10)
+)
 optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
 averager = swad.SWAD(model, valley=swad.LossValley(start=100))  # 1
 
@@ -86,8 +88,15 @@ print(f"accuracy on noisy scans: live {live:.1%}, averaged {averaged:.1%}")
 
 figure, axes = plt.subplots(figsize=(7, 3.6), layout="constrained")
 axes.plot(steps, val_losses, color="tab:blue", label="validation loss of the live weights")
-axes.axvspan(status.start_step, status.end_step, color="tab:orange", alpha=0.25, label="averaged by SWAD")
+axes.axvspan(
+    status.start_step, status.end_step, color="tab:orange", alpha=0.25, label="averaged by SWAD"
+)
 axes.axhline(status.threshold, color="gray", linestyle="--", linewidth=1, label="threshold")
-axes.set(xlabel="step", ylabel="loss", yscale="log", title=f"Noisy scans: live {live:.1%}, averaged {averaged:.1%}")
+axes.set(
+    xlabel="step",
+    ylabel="loss",
+    yscale="log",
+    title=f"Noisy scans: live {live:.1%}, averaged {averaged:.1%}",
+)
 axes.legend()
 plt.show()
