@@ -79,7 +79,7 @@ def test_features_that_do_not_fit_are_refused():
 def test_every_term_of_a_runs_bound_by_hand(tiny_run, tmp_path):
     from helpers.tiny_runs import copied
     from swad.testbed.experiments import run_flatness
-    from swad.testbed.experiments.saved_run import open_run
+    from swad.testbed.measure.saved_run import open_run
     from swad.testbed.models.networks import features
 
     run = open_run(copied(tiny_run, tmp_path / "run"))
@@ -114,7 +114,7 @@ def test_every_term_of_a_runs_bound_by_hand(tiny_run, tmp_path):
 @pytest.mark.slow
 def test_a_run_without_a_target_is_refused(tmp_path):
     from helpers.tiny_runs import finished
-    from swad.testbed.experiments.saved_run import open_run
+    from swad.testbed.measure.saved_run import open_run
 
     run = open_run(finished(tmp_path, target="none"))
     with pytest.raises(ValueError, match=r"the bounds need a target, but .* has none"):

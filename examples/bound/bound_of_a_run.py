@@ -25,7 +25,7 @@ from sklearn.preprocessing import StandardScaler
 from swad.flatness import Bound, Divergence, bound
 from swad.flatness.weights import norm
 from swad.testbed.experiments.run_flatness import FlatnessConfig, run_worst_case
-from swad.testbed.experiments.saved_run import SavedRun, find_device, open_run
+from swad.testbed.measure.saved_run import SavedRun, find_device, open_run
 from swad.testbed.models.networks import features
 
 

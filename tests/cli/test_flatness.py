@@ -9,7 +9,7 @@ import torch
 
 from helpers.tiny_runs import copied, tiny
 from swad.testbed.experiments import run_flatness
-from swad.testbed.experiments.saved_run import open_run
+from swad.testbed.measure.saved_run import open_run
 from swad.testbed.results.figures.style import PALETTE
 from swad.testbed.results.flatness_runs import read_flatness
 from swad.testbed.results.runs import load_run

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from swad.testbed.experiments import run_flatness, run_surface
-from swad.testbed.experiments.saved_run import open_run
+from swad.testbed.measure.saved_run import open_run
 from swad.testbed.results.measurement_rows import RowFile
 from swad.testbed.training.loop import RunConfig, train
 

@@ -99,10 +99,10 @@ def flatness(
     Results are saved in each run's flatness.jsonl. Run the same command again to resume after an interrupt.
     """
     from swad.cli._console import measuring, print_notes, print_report
-    from swad.testbed.experiments.finished_runs import choose_weights, open_runs
     from swad.testbed.experiments.flatness_report import measure_flatness, report_flatness
     from swad.testbed.experiments.run_flatness import FlatnessConfig
-    from swad.testbed.experiments.saved_run import SPLITS
+    from swad.testbed.measure.finished_runs import choose_weights, open_runs
+    from swad.testbed.measure.saved_run import SPLITS
     from swad.testbed.results.measurement_rows import FLATNESS
 
     formats, folder = parse.figure_formats(figure_formats), parse.output_folder(output, runs[0], "figures")

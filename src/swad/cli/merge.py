@@ -81,7 +81,7 @@ def merge(
         split_notes,
         with_batch_norms,
     )
-    from swad.testbed.experiments.saved_run import find_device
+    from swad.testbed.measure.saved_run import find_device
     from swad.util.progress import progress_report
 
     if alpha is not None and initial is None:

@@ -81,9 +81,9 @@ def robustness(
     command again to resume after an interrupt.
     """
     from swad.cli._console import measuring, print_notes, print_report
-    from swad.testbed.experiments.finished_runs import choose_weights, open_runs
     from swad.testbed.experiments.run_imagenet import Benchmarks, EvaluationConfig
     from swad.testbed.experiments.run_robustness import CorruptionConfig, measure_robustness, report_robustness
+    from swad.testbed.measure.finished_runs import choose_weights, open_runs
     from swad.testbed.results.corruption_errors import ROBUSTNESS
 
     formats, names = parse.figure_formats(figure_formats), parse.words(weights)

@@ -14,9 +14,9 @@ from swad.flatness import image_losses, local
 from swad.testbed.data import benchmarks
 from swad.testbed.data.splits import hold_out
 from swad.testbed.experiments import run_flatness
-from swad.testbed.experiments.finished_runs import choose_weights
 from swad.testbed.experiments.run_flatness import FlatnessConfig
-from swad.testbed.experiments.saved_run import WINDOW, open_run
+from swad.testbed.measure.finished_runs import choose_weights
+from swad.testbed.measure.saved_run import WINDOW, open_run
 from swad.testbed.results.flatness_runs import paired_differences, read_flatness
 from swad.testbed.results.labels import weights_label
 from swad.testbed.results.measurement_rows import FLATNESS, read_rows

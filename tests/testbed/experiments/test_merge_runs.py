@@ -14,7 +14,7 @@ from swad.merging.merge import take_greedily
 from swad.merging.weighted_mean import weighted_mean
 from swad.testbed.data.benchmarks import digits
 from swad.testbed.experiments import merge_runs
-from swad.testbed.experiments.saved_run import open_run
+from swad.testbed.measure.saved_run import open_run
 from swad.testbed.models.weight_files import NetworkError, read_safetensors
 from swad.testbed.training.export import load_predictor, read_card
 from swad.testbed.training.loop import train

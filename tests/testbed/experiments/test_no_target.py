@@ -9,11 +9,11 @@ import pytest
 from helpers.pages import build_page
 from helpers.runs import short
 from swad.testbed.experiments import tune
-from swad.testbed.experiments.finished_runs import open_runs
 from swad.testbed.experiments.flatness_report import measure_flatness, report_flatness
 from swad.testbed.experiments.run_flatness import FlatnessConfig, run_curvature
 from swad.testbed.experiments.run_robustness import CorruptionConfig, measure_robustness, report_robustness
 from swad.testbed.experiments.run_surface import measure_surfaces, report_surfaces
+from swad.testbed.measure.finished_runs import open_runs
 from swad.testbed.results.method_results import collect_results
 from swad.testbed.results.run_tables import accuracy_table
 from swad.testbed.results.runs import find_runs

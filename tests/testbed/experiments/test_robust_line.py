@@ -8,7 +8,7 @@ from helpers.tiny_runs import copied
 from swad.flatness import image_losses, line
 from swad.testbed.experiments import robust_line
 from swad.testbed.experiments.robust_line import measure_robust_line
-from swad.testbed.experiments.saved_run import open_run
+from swad.testbed.measure.saved_run import open_run
 
 
 @pytest.mark.slow

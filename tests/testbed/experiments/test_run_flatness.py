@@ -18,9 +18,9 @@ from swad.testbed.data import benchmarks
 from swad.testbed.data.loaders import EvalLoader
 from swad.testbed.data.splits import hold_out
 from swad.testbed.experiments import run_flatness, run_surface
-from swad.testbed.experiments.finished_runs import open_runs
 from swad.testbed.experiments.run_flatness import FlatnessConfig
-from swad.testbed.experiments.saved_run import SavedRun, open_run, stratified_subset
+from swad.testbed.measure.finished_runs import open_runs
+from swad.testbed.measure.saved_run import SavedRun, open_run, stratified_subset
 from swad.testbed.results.flatness_runs import read_flatness
 from swad.testbed.results.flatness_stats import average_curves
 from swad.testbed.results.measurement_rows import FLATNESS, SURFACE, RowFile, read_rows
@@ -137,9 +137,7 @@ def test_the_file_holds_what_was_found_and_nothing_is_measured_twice(tiny_run, t
     different = [row for row in rows(folder, FLATNESS) if row["kind"] == "difference"]
     assert {(row["first"], row["second"]) for row in different} == {("swad", "best"), ("swa", "best")}
 
-    monkeypatch.setattr(
-        "swad.testbed.experiments.saved_run.SavedRun.images", lambda *_: pytest.fail("no image is needed")
-    )
+    monkeypatch.setattr("swad.testbed.measure.saved_run.SavedRun.images", lambda *_: pytest.fail("no image is needed"))
     again = run_flatness.run_local(open_run(folder), NAMES, COARSE)
     assert [row for one in again.models.values() for row in one.rows] == [
         row for one in found.models.values() for row in one.rows
@@ -282,9 +280,7 @@ def test_the_worst_case_is_kept_and_is_at_least_the_loss(tiny_run, tmp_path, mon
         assert row["measure"] == "loss" or 0 <= row["lower_bound"] <= 1
     by_radius = [row["lower_bound"] for row in found if row["weights"] == "swad" and row["measure"] == "loss"]
     assert by_radius == sorted(by_radius)
-    monkeypatch.setattr(
-        "swad.testbed.experiments.saved_run.SavedRun.images", lambda *_: pytest.fail("no image is needed")
-    )
+    monkeypatch.setattr("swad.testbed.measure.saved_run.SavedRun.images", lambda *_: pytest.fail("no image is needed"))
     assert run_flatness.run_worst_case(open_run(folder), ["swad"], [0.02, 0.2], **quick) == found[4:]
 
 

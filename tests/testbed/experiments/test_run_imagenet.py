@@ -38,7 +38,7 @@ from swad.testbed.experiments import imagenet_models, run_imagenet
 from swad.testbed.experiments.imagenet_models import ImageNetModel, find_models
 from swad.testbed.experiments.imagenet_report import corruption_table, notes, score_table, scores
 from swad.testbed.experiments.run_imagenet import Benchmarks, EvaluationConfig, measure_benchmarks
-from swad.testbed.experiments.saved_run import SavedRun
+from swad.testbed.measure.saved_run import SavedRun
 from swad.testbed.results.corruption_errors import severity_curves
 from swad.testbed.results.imagenet_parts import PartResult, stored_errors
 from swad.testbed.results.measurement_rows import RowFile, read_rows

@@ -13,7 +13,7 @@ from helpers.measured_runs import replace_rows
 from swad.robustness.corruptions import VERSION, corrupt
 from swad.testbed.data.transforms import Normalize, eval_transform, to_pil
 from swad.testbed.experiments.run_robustness import CorruptionConfig, measure_corruptions
-from swad.testbed.experiments.saved_run import open_run, stratified_subset
+from swad.testbed.measure.saved_run import open_run, stratified_subset
 from swad.testbed.results.corruption_errors import ROBUSTNESS, read_corruption_errors, severity_curves
 from swad.testbed.results.corruption_tables import cases_csv, comparison_table, corruption_summary, corruption_table
 from swad.testbed.results.runs import load_run

@@ -9,7 +9,7 @@ from helpers.tiny_algorithms import make
 from helpers.tiny_runs import copied, tiny
 from swad.flatness import line, plane
 from swad.testbed.experiments import run_surface
-from swad.testbed.experiments.saved_run import Images, open_run
+from swad.testbed.measure.saved_run import Images, open_run
 from swad.testbed.models import networks, own
 from swad.testbed.results.measurement_rows import SURFACE
 from swad.testbed.training import export

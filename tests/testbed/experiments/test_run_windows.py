@@ -18,10 +18,10 @@ from swad.averaging.group import AverageGroup
 from swad.testbed.averages.segment_log import SegmentLog, load_segments
 from swad.testbed.averages.segment_windows import SegmentWindows
 from swad.testbed.experiments import run_windows, segment_runs
-from swad.testbed.experiments.finished_runs import finished_runs
 from swad.testbed.experiments.run_windows import WindowsConfig, measure_windows, stored_windows
-from swad.testbed.experiments.saved_run import open_run, stratified_subset
 from swad.testbed.experiments.tune import tune
+from swad.testbed.measure.finished_runs import finished_runs
+from swad.testbed.measure.saved_run import open_run, stratified_subset
 from swad.testbed.results.tuning import ValleySetting
 from swad.testbed.results.windows import all_windows, read_windows
 from swad.testbed.training.loop import train

@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 from helpers.runs import short
 from helpers.twins import averaged
 from swad.testbed.experiments import segment_runs, tune, tune_runs
-from swad.testbed.experiments.saved_run import open_run
+from swad.testbed.measure.saved_run import open_run
 from swad.testbed.results.tuning import TuneRow, ValleySetting, choose
 from swad.testbed.training.loop import train
 from swad.testbed.training.run_dir import RunError

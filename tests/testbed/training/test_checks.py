@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from swad.testbed.experiments.saved_run import find_device
+from swad.testbed.measure.saved_run import find_device
 from swad.testbed.training.checks import device_problem
 from swad.testbed.training.run_dir import RunError
 

@@ -10,7 +10,7 @@ from PIL import Image
 from helpers.runs import RecordingCallback, cached_config, crash_at, require_same, short
 from swad.testbed.data import cache, image_folder
 from swad.testbed.data.device_store import keep_images
-from swad.testbed.experiments.saved_run import open_run
+from swad.testbed.measure.saved_run import open_run
 from swad.testbed.models import networks
 from swad.testbed.models.networks import NetworkError
 from swad.testbed.training import run_data

@@ -19,7 +19,7 @@ from helpers.forked import run
 from helpers.runs import RecordingCallback, crash_at, interrupt_at, require_same, short
 from helpers.special_files import at_most, replace_by
 from swad.testbed.averages import segment_log
-from swad.testbed.experiments.saved_run import open_run
+from swad.testbed.measure.saved_run import open_run
 from swad.testbed.results import runs
 from swad.testbed.results.records import RecordError, RecordWriter
 from swad.testbed.training import loop

@@ -212,12 +212,13 @@ class EvalLoader:
         self.split, self.image_spec, self.batch_size = split, image_spec, batch_size
         self.device = torch.device(device or "cpu")
         self._seed = None if augmentation is None else seed
-        self._normalize = Normalize(image_spec, device)
+        self.normalize = Normalize(image_spec, device)
+        """Returns bytes as a network takes them."""
         pool = Pool([split])
         is_array = in_memory(pool, image_spec)
         self._images: ImageSource
         if is_array:
-            self._images = ArrayImages(pool, self._normalize, device=self.device)
+            self._images = ArrayImages(pool, self.normalize, device=self.device)
         elif cache is not None and augmentation is None:
             self._images = CachedBytes(cache, pool, image_spec.size, self.device)
         else:
@@ -225,7 +226,7 @@ class EvalLoader:
             transform = train_transform(image_spec, augmentation) if augments else eval_transform(image_spec)
             workers = default_workers() if workers is None else workers
             workers = min(workers, len(self._starts())) if len(self) > FEW_IMAGES else 0
-            self._images = FileImages(pool, transform, self._normalize, workers=workers, device=self.device)
+            self._images = FileImages(pool, transform, self.normalize, workers=workers, device=self.device)
         self._kept: list[Tensor] | None = None
         self._keep = keep and not is_array
 
@@ -235,18 +236,19 @@ class EvalLoader:
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         labels = self.labels()
-        for start, images in zip(self._starts(), self._bytes_on_device(), strict=True):
-            yield self._normalize(images), labels[start : start + self.batch_size]
+        for start, images in zip(self._starts(), self.byte_batches(), strict=True):
+            yield self.normalize(images), labels[start : start + self.batch_size]
 
     def bytes(self) -> Tensor:
         """Return all images on the device as bytes, not normalized."""
-        return torch.cat(list(self._bytes_on_device()))
+        return torch.cat(list(self.byte_batches()))
 
     def labels(self) -> Tensor:
         """Return the labels of all images on the device."""
         return torch.from_numpy(self.split.domain.labels[self.keys]).to(self.device)
 
-    def _bytes_on_device(self) -> Iterator[Tensor]:
+    def byte_batches(self) -> Iterator[Tensor]:
+        """Yield the images batch by batch on the device as bytes, not normalized."""
         if self._kept is not None:
             yield from self._kept
             return

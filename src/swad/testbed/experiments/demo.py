@@ -33,7 +33,7 @@ def make_configs(
 def measure_flatness(config: RunConfig, progress: Progress | None = None) -> None:
     """Measure the flatness of one run's ERM, SWA and SWAD and the plane through three of its weights, in seconds."""
     from swad.testbed.experiments import run_flatness, run_surface
-    from swad.testbed.experiments.saved_run import open_run
+    from swad.testbed.measure.saved_run import open_run
 
     run = open_run(config.output)
     coarse = run_flatness.FlatnessConfig(radii=tuple(4.0 * k for k in range(7)), n_directions=16, n_images=80)

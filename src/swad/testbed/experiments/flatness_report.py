@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from swad.flatness import check_radii, require_curvlinops
-from swad.testbed.experiments.finished_runs import run_progress
 from swad.testbed.experiments.report import Report
 from swad.testbed.experiments.run_flatness import FlatnessConfig, run_curvature, run_local, run_worst_case
-from swad.testbed.experiments.saved_run import SavedRun
+from swad.testbed.measure.finished_runs import run_progress
+from swad.testbed.measure.saved_run import SavedRun
 from swad.testbed.results.figures.flatness import flatness_figure, method_colors, ranking_figure
 from swad.testbed.results.figures.style import FORMATS, require_matplotlib, save_figures
 from swad.testbed.results.flatness_runs import (

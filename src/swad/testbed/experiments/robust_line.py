@@ -12,7 +12,7 @@ from torch import Tensor
 
 from swad.flatness import image_losses, line, worst_case
 from swad.flatness.ascent import ASCENT
-from swad.testbed.experiments.saved_run import SavedRun, find_device
+from swad.testbed.measure.saved_run import SavedRun, find_device
 from swad.testbed.results.figures.robust_lines import RobustLine
 from swad.testbed.results.measurement_rows import RowFile
 from swad.testbed.results.runs import load_run

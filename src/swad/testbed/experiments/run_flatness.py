@@ -28,7 +28,7 @@ from swad.flatness import (
     worst_case,
 )
 from swad.flatness.ascent import ASCENT, RESTARTS, STEPS
-from swad.testbed.experiments.saved_run import WINDOW, Images, SavedRun, SourceSplit, find_device
+from swad.testbed.measure.saved_run import WINDOW, Images, SavedRun, SourceSplit, find_device
 from swad.testbed.results.flatness_stats import SIDES
 from swad.testbed.results.measurement_rows import FLATNESS, Row, RowFile
 from swad.util.progress import Progress, part_progress

@@ -21,7 +21,7 @@ from swad.robustness.backgrounds import ChallengeState
 from swad.robustness.evaluation import Classifier, evaluate
 from swad.robustness.imagenet import Part
 from swad.testbed.experiments.imagenet_models import ImageNetModel
-from swad.testbed.experiments.saved_run import find_device
+from swad.testbed.measure.saved_run import find_device
 from swad.testbed.results.corruption_errors import ROBUSTNESS
 from swad.testbed.results.imagenet_parts import BENCHMARK, PartResult, part_result
 from swad.testbed.results.measurement_rows import Row, RowFile

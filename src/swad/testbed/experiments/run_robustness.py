@@ -16,9 +16,9 @@ import torch
 
 from swad.robustness.corruptions import CORRUPTIONS, SEVERITIES, VERSION, corrupt
 from swad.testbed.data.transforms import Normalize
-from swad.testbed.experiments.finished_runs import run_progress
 from swad.testbed.experiments.report import Report
-from swad.testbed.experiments.saved_run import SavedRun, find_device
+from swad.testbed.measure.finished_runs import run_progress
+from swad.testbed.measure.saved_run import SavedRun, find_device
 from swad.testbed.results.corruption_errors import ROBUSTNESS, read_corruption_errors
 from swad.testbed.results.corruption_tables import cases_csv, comparison_table, corruption_summary, corruption_table
 from swad.testbed.results.figures.robustness import severity_figure

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from swad.flatness import Line, Plane, Surface, captured, image_losses, line, plane
 from swad.testbed.algorithms.registry import get_algorithm
-from swad.testbed.experiments.finished_runs import open_runs, run_progress
 from swad.testbed.experiments.report import Report
-from swad.testbed.experiments.saved_run import Images, SavedRun, find_device
+from swad.testbed.measure.finished_runs import open_runs, run_progress
+from swad.testbed.measure.saved_run import Images, SavedRun, find_device
 from swad.testbed.results.figures.style import FORMATS, require_matplotlib, save_figures
 from swad.testbed.results.figures.surfaces import line_figure, surface_figure
 from swad.testbed.results.flatness_tables import points_table

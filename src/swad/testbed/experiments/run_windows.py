@@ -18,9 +18,7 @@ from torch import Tensor
 
 from swad.testbed.averages.segment_log import last_update, load_segments, read_segment
 from swad.testbed.averages.segment_windows import SegmentWindows
-from swad.testbed.experiments.finished_runs import finished_runs, skip_notes
 from swad.testbed.experiments.report import Report
-from swad.testbed.experiments.saved_run import SavedRun, find_device, open_run
 from swad.testbed.experiments.segment_runs import (
     Evaluate,
     build_evaluation,
@@ -28,6 +26,8 @@ from swad.testbed.experiments.segment_runs import (
     kept_segments,
     merged_by_default,
 )
+from swad.testbed.measure.finished_runs import finished_runs, skip_notes
+from swad.testbed.measure.saved_run import SavedRun, find_device, open_run
 from swad.testbed.results.figures.style import require_matplotlib, save_figures
 from swad.testbed.results.figures.windows import windows_figure
 from swad.testbed.results.measurement_rows import RowFile

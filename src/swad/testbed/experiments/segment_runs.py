@@ -15,7 +15,7 @@ from swad.testbed.averages.segment_log import last_update, load_segments
 from swad.testbed.data.cache import ImageCache, open_cache
 from swad.testbed.data.loaders import EvalLoader
 from swad.testbed.data.splits import DomainSplit
-from swad.testbed.experiments.saved_run import SavedRun
+from swad.testbed.measure.saved_run import SavedRun
 from swad.testbed.results.run_data import RunData
 from swad.testbed.training.batch_norms import estimate_statistics
 from swad.testbed.training.build import build_algorithm, build_loader

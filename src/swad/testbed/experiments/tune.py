@@ -20,8 +20,8 @@ from pathlib import Path
 
 from swad.averaging.valley import LossValley
 from swad.testbed.experiments.report import Report
-from swad.testbed.experiments.saved_run import find_device
 from swad.testbed.experiments.tune_runs import TUNE, evaluate_rows, find_tunable, save_average
+from swad.testbed.measure.saved_run import find_device
 from swad.testbed.results.figures.style import require_matplotlib, save_figures
 from swad.testbed.results.figures.tuning import tuning_figure
 from swad.testbed.results.tables import Table

@@ -18,9 +18,9 @@ from swad.averaging.valley import LossValley
 from swad.testbed.averages import registry
 from swad.testbed.averages.segment_log import load_segments, read_segment, replay
 from swad.testbed.data.splits import DomainSplit
-from swad.testbed.experiments.finished_runs import finished_runs, skip_notes
-from swad.testbed.experiments.saved_run import SavedRun, open_run
 from swad.testbed.experiments.segment_runs import build_estimate, build_loaders, build_network, kept_segments
+from swad.testbed.measure.finished_runs import finished_runs, skip_notes
+from swad.testbed.measure.saved_run import SavedRun, open_run
 from swad.testbed.results.measurement_rows import Row, RowFile
 from swad.testbed.results.records import RECORDS
 from swad.testbed.results.run_data import RunData

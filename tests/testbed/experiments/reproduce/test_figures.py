@@ -19,7 +19,7 @@ from swad.testbed.experiments.reproduce.run import build_item
 from swad.testbed.experiments.reproduce.sensitivity import sensitivity_table, settings_around
 from swad.testbed.experiments.reproduce.settings import COMPARISON, method_settings_table, search_space_table
 from swad.testbed.experiments.run_surface import run_surface
-from swad.testbed.experiments.saved_run import open_run
+from swad.testbed.measure.saved_run import open_run
 from swad.testbed.results.figures.robust_lines import RobustLine
 from swad.testbed.results.figures.sampling import sampling_figure, trajectory
 from swad.testbed.results.records import Record

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from helpers.runs import short
 from swad.testbed.experiments import segment_runs
 from swad.testbed.experiments.reproduce.fit_on_val import FILE, fit_run
-from swad.testbed.experiments.saved_run import open_run
+from swad.testbed.measure.saved_run import open_run
 from swad.testbed.training.loop import train
 from swad.testbed.training.run_dir import RunError
 

@@ -18,7 +18,7 @@ from swad.testbed.experiments.reproduce.config import make_config
 from swad.testbed.experiments.reproduce.items import ITEMS
 from swad.testbed.experiments.reproduce.robustness_table import find_benchmarks, find_rows, score_cell
 from swad.testbed.experiments.reproduce.run import build_item, cost_of
-from swad.testbed.experiments.saved_run import SavedRun
+from swad.testbed.measure.saved_run import SavedRun
 from swad.testbed.results.imagenet_parts import PartResult
 from swad.testbed.results.published import table
 from swad.testbed.training.config import RunConfig

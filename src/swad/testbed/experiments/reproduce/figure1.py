@@ -13,7 +13,7 @@ from swad.testbed.experiments.report import Report
 from swad.testbed.experiments.reproduce.base import Results, first_trial_item
 from swad.testbed.experiments.reproduce.trainings import ERM
 from swad.testbed.experiments.robust_line import FILE, measure_robust_line
-from swad.testbed.experiments.saved_run import open_run
+from swad.testbed.measure.saved_run import open_run
 from swad.testbed.results.figures.robust_lines import RobustLine, robust_figure
 from swad.testbed.results.labels import weights_label
 from swad.testbed.results.run_data import RunData

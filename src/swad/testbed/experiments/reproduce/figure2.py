@@ -15,7 +15,7 @@ from swad.testbed.experiments.report import Report
 from swad.testbed.experiments.reproduce.base import Results, first_trial_item
 from swad.testbed.experiments.reproduce.trainings import ERM
 from swad.testbed.experiments.run_surface import run_surface
-from swad.testbed.experiments.saved_run import SavedRun, open_run
+from swad.testbed.measure.saved_run import SavedRun, open_run
 from swad.testbed.results.figures.sampling import sampling_figure
 from swad.testbed.results.labels import weights_label
 from swad.testbed.results.measurement_rows import SURFACE

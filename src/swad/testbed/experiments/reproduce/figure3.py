@@ -15,7 +15,7 @@ from swad.testbed.experiments.reproduce.base import Reproduction, Results, avail
 from swad.testbed.experiments.reproduce.config import PaperConfig
 from swad.testbed.experiments.reproduce.trainings import ERM, ERM_CYCLIC, Training
 from swad.testbed.experiments.run_flatness import FlatnessConfig
-from swad.testbed.experiments.saved_run import open_run
+from swad.testbed.measure.saved_run import open_run
 from swad.testbed.results.page.build import write_page
 from swad.testbed.results.run_data import RunData
 from swad.testbed.results.runs import RunList, load_run

@@ -13,8 +13,8 @@ from typing import Any
 
 from swad.testbed.averages.segment_windows import fit_on_val
 from swad.testbed.data.splits import DomainSplit
-from swad.testbed.experiments.saved_run import find_device, open_run
 from swad.testbed.experiments.segment_runs import build_evaluation, build_fast_network, kept_segments, merged_by_default
+from swad.testbed.measure.saved_run import find_device, open_run
 from swad.testbed.results.runs import load_run, result_checksum
 from swad.testbed.training.run_dir import RunError, read_stored
 from swad.util.files import write_json

@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from swad.testbed.experiments.finished_runs import open_runs
 from swad.testbed.experiments.imagenet_models import ImageNetModel, saved_model
 from swad.testbed.experiments.imagenet_report import ALL_19, PARTIAL, Parts, notes, scores
 from swad.testbed.experiments.report import Report
@@ -21,7 +20,8 @@ from swad.testbed.experiments.reproduce.methods import row_name
 from swad.testbed.experiments.reproduce.trainings import ERM_THREE_WAY
 from swad.testbed.experiments.run_imagenet import Benchmarks, EvaluationConfig, measure_benchmarks
 from swad.testbed.experiments.run_robustness import CorruptionConfig, measure_robustness
-from swad.testbed.experiments.saved_run import SavedRun, open_run
+from swad.testbed.measure.finished_runs import open_runs
+from swad.testbed.measure.saved_run import SavedRun, open_run
 from swad.testbed.results import published
 from swad.testbed.results.corruption_errors import ROBUSTNESS, CorruptionErrors, read_corruption_errors
 from swad.testbed.results.figures.robustness import severity_figure

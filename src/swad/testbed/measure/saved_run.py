@@ -194,7 +194,7 @@ class SavedRun:
         """Load at most `n` images of every domain (None: all) onto the device; `split` is that of the sources."""
         sources, target = self.held_out
         by_domain = {}
-        for part in (*_source_splits(sources, split), *target.full):
+        for part in (*source_splits(sources, split), *target.full):
             images, labels = zip(*self.loader(part, n, torch.device(device), workers), strict=True)
             by_domain[part.name] = (torch.cat(images), torch.cat(labels))
         return Images(by_domain, sources.names, target.names)
@@ -228,7 +228,8 @@ def fingerprint(path: Path) -> str:
         return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=8)).hexdigest()
 
 
-def _source_splits(sources: Sources, split: SourceSplit) -> tuple[DomainSplit, ...]:
+def source_splits(sources: Sources, split: SourceSplit) -> tuple[DomainSplit, ...]:
+    """Return the images of each source domain that a measurement takes."""
     if split == "training":
         return sources.train
     if split == "validation":

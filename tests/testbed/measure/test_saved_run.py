@@ -8,7 +8,7 @@ from helpers.runs import short
 from helpers.special_files import at_most, replace_by
 from swad.testbed.data.domains import ArrayDomain
 from swad.testbed.data.splits import DomainSplit
-from swad.testbed.experiments.saved_run import SavedRun, open_run, stratified_subset
+from swad.testbed.measure.saved_run import SavedRun, open_run, stratified_subset
 from swad.testbed.models.weight_files import NetworkError
 from swad.testbed.results.records import read_records
 from swad.testbed.training.loop import train

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from swad.testbed.experiments.saved_run import SavedRun, open_run
+from swad.testbed.measure.saved_run import SavedRun, open_run
 from swad.testbed.results.run_data import RunData
 from swad.testbed.results.runs import find_runs
 from swad.testbed.training.run_dir import RunError

@@ -1,0 +1,1 @@
+"""Measurements of saved weights of runs."""
