@@ -25,7 +25,7 @@ MODULES = {
     "scikit-posthocs": "scikit_posthocs",
 }
 """The module of each package that is not called like it."""
-NOT_INSTALLED = {"triton", "torchcodec"}  # comes with torch on a GPU; used for JPEG on a GPU where it is there
+NOT_INSTALLED = {"triton"}  # comes with torch on a GPU
 
 
 def test_every_data_file_is_in_the_wheel():
@@ -93,6 +93,8 @@ def test_names_below_swad_need_no_other_import(name):
 
 
 NOT_OF_USERS = ("all", "test", "docs")
+NOT_IN_ALL = ("torchcodec",)
+"""Decoding on a GPU, which most who install everything do not need."""
 
 
 def package_of(requirement):
@@ -114,7 +116,7 @@ def test_every_package_that_is_imported_is_required_and_no_other():
 
 
 def test_everything_is_all_extras():
-    extras = set(REQUIREMENTS) - {"", *NOT_OF_USERS}
+    extras = set(REQUIREMENTS) - {"", *NOT_OF_USERS, *NOT_IN_ALL}
     for name in ("all", "test"):
         assert set(re.search(r"\[(.+)\]", REQUIREMENTS[name][0])[1].split(",")) == extras
 

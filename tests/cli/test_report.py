@@ -88,7 +88,7 @@ def test_report_compares_methods_with_a_baseline(here, two_datasets, tmp_path):
     assert {"critical-difference.svg", "critical-difference.png"} < drawn
     assert {Path(name).suffix for name in drawn} == {".svg", ".png"}
     assert "Comparisons with ERM (best): first" in text
-    assert "Comparisons with ERM (best): mean over datasets" in text
+    assert "Comparisons with ERM (best): all held-out domains" in text
     page = (tmp_path / "page.html").read_text()
     assert 'id="comparisons-table"' in page
     assert "Average rank of 5 methods on 2 datasets" in page

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from swad.testbed.algorithms.base import RunInfo
 from swad.testbed.algorithms.erm import ERM
 from swad.testbed.data.cache import open_cache
 from swad.testbed.data.domains import ArrayDomain, Dataset, ImageSpec
@@ -95,7 +96,7 @@ def test_images_are_kept_for_later_passes_only_if_all_of_them_fit(capacity, keep
     dataset = Dataset("blank", domains, ("x", "y"), ImageSpec(size=8))
     sources, target = hold_out(dataset, "far")
     predictor = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(192, 2))
-    algorithm = ERM(predictor, ERM.Hyperparameters(), 1)
+    algorithm = ERM(predictor, ERM.Hyperparameters(), RunInfo((40,)))
     training = SimpleNamespace(
         config=RunConfig.from_options(dataset="digits", target="paper", output="nowhere", seed=0, workers=0),
         sources=sources,
