@@ -69,7 +69,10 @@ def test_broken_trees_are_refused_in_one_line(tmp_path, spoil, words):
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("marker", ["runs/mine/erm/a-0/run.lock", "sweep/sweep.json", "mine/erm/a-0/run.lock"])
+@pytest.mark.parametrize(
+    "marker",
+    ["runs/mine/erm/a-0/run.lock", "sweep/sweep.json", "mine/erm/a-0/run.lock", "copied/erm/a-0/records.jsonl"],
+)
 @pytest.mark.parametrize("domains", [["a", "b"], ["."], ["train", "val"]])
 def test_runs_in_the_folder_of_a_dataset_are_no_domain(tmp_path, marker, domains):
     """As after `cd DATA; swad train folder --data .`, whose output is DATA/runs."""

@@ -284,7 +284,7 @@ def _untrained_classes(tree: Tree) -> list[tuple[str, str]]:
 def _holds_runs(folder: Path) -> bool:
     """Whether a folder is the output of a training or a sweep, which has figures, but no classes of images."""
     for _, subfolders, files in os.walk(folder):
-        if not {"run.lock", "sweep.json"}.isdisjoint(files):
+        if not {"run.lock", "records.jsonl", "sweep.json"}.isdisjoint(files):  # a copy of a run may lack its lock
             return True
         if any(map(is_image, files)):  # a domain: its other images need not be listed again
             return False
