@@ -39,7 +39,7 @@ class WeightSum:
     @classmethod
     def zeros(cls, tracked: TrackedTensors, first: int, last: int, offload: bool = False) -> WeightSum:
         """Allocate an empty sum on the model's device, or in pinned host memory."""
-        return cls([_zeros(tensor, offload) for tensor in tracked.live()], first, last)
+        return cls(_zeros(tracked.live(), offload), first, last)
 
     @classmethod
     def of_live(cls, tracked: TrackedTensors, step: int) -> WeightSum:
@@ -119,7 +119,7 @@ class OpenSum(WeightSum):
     def follow(self, live: Sequence[Tensor]) -> None:
         """Allocate the memory, on the devices of the live weights."""
         if not self.values:
-            self.values = [_zeros(tensor) for tensor in live]
+            self.values = _zeros(live)
         elif self.values[0].device != live[0].device:  # the model was moved in the middle of a segment
             self.values = [value.to(tensor.device) for value, tensor in zip(self.values, live, strict=True)]
 
@@ -197,8 +197,6 @@ def clones(values: Sequence[Tensor]) -> list[Tensor]:
 
 @torch.inference_mode(False)
 @torch.no_grad()
-def _zeros(tensor: Tensor, offload: bool = False) -> Tensor:
-    if not offload:
-        return torch.zeros_like(tensor, dtype=accumulator(tensor), requires_grad=False)
-    pinned = torch.cuda.is_available()
-    return torch.zeros_like(tensor, dtype=accumulator(tensor), device="cpu", pin_memory=pinned, requires_grad=False)
+def _zeros(live: Sequence[Tensor], offload: bool = False) -> list[Tensor]:
+    place: dict[str, Any] = {"device": "cpu", "pin_memory": torch.cuda.is_available()} if offload else {}
+    return [torch.zeros_like(tensor, dtype=accumulator(tensor), requires_grad=False, **place) for tensor in live]
