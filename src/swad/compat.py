@@ -41,7 +41,6 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from functools import reduce
 from typing import Any
 
 import torch
@@ -51,7 +50,7 @@ from torch.optim import Optimizer
 from swad.averaging import batchnorm, valley
 from swad.averaging.checks import as_number
 from swad.averaging.published_code import PublishedCode
-from swad.averaging.span_sums import counted
+from swad.averaging.span_sums import counted, mean_tensor
 from swad.averaging.spans import Phase, Status
 from swad.averaging.sums import WeightSum
 from swad.tensors.shards import accumulator
@@ -277,13 +276,12 @@ class LossValley:
         if caveat := self._valley.caveat(step):
             warn_caller(str(caveat), type(caveat))
         final = copy.deepcopy(self._newest).to(device)
-        n_segments = sum(total.weight * times for total, times in averaged)
         for i, tensor in enumerate(final._averaged()):
-            mean = (reduce(torch.add, [total.values[i] * times for total, times in averaged]) / n_segments).to(tensor)
-            tensor.copy_(mean.where(mean.isfinite(), tensor))  # a sum of constants near the largest float is infinite
+            tensor.copy_(mean_tensor(averaged, i, torch.device("cpu"), tensor))
         final.start_step, final.end_step = self._start_steps[spans[0].first], self._end_steps[spans[-1].last]
         # Of segments; without a valley the published class returns the last segment, which has counted its updates.
-        final._count = round(n_segments) if self.is_converged else self.status.n_averaged
+        n_segments = round(sum(total.weight * times for total, times in averaged))
+        final._count = n_segments if self.is_converged else self.status.n_averaged
         final.n_averaged.fill_(final._count)
         return final
 

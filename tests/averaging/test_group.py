@@ -13,6 +13,7 @@ from helpers import HELPERS
 from helpers.averages import (
     Net,
     OneHot,
+    n_buffers,
     reload,
     run_scenario,
     scaled_steps,
@@ -101,7 +102,7 @@ def test_memory_of_a_group_in_steady_state():
         group.update_parameters(model)
         if step % 5 == 0:
             group.observe(1.0)
-    assert group.trajectory.n_buffers == 4  # one each, and the segment they share
+    assert n_buffers(group) == 4  # one each, and the segment they share
 
 
 def test_a_group_attaches_and_skips_what_a_scaler_skips():

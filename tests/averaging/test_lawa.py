@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from helpers.averages import OneHot, drive, reload, uniform, weights_of
+from helpers.averages import OneHot, drive, n_buffers, reload, uniform, weights_of
 from swad import LAWA, SWAD, AverageGroup
 
 
@@ -15,7 +15,7 @@ def test_it_averages_the_last_evaluations_alone_in_a_group_and_after_a_resume(k)
     assert weights_of(alone) == uniform(range(10, 71, 10)[-k:])
     alone.update_parameters(alone.tracked.model)
     assert weights_of(alone) == uniform(range(10, 71, 10)[-k:]), "readable between evaluations"
-    assert alone.trajectory.n_buffers <= k + 1
+    assert n_buffers(alone) <= k + 1
     assert weights_of(reload(alone, LAWA(OneHot(101), k))) == weights_of(alone)
     model = OneHot(101)
     group = AverageGroup(model, {"lawa": LAWA(model, k), "swad": SWAD(model)})

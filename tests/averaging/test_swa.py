@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from helpers.averages import OneHot, drive, scaled_steps, uniform, weights_of
+from helpers.averages import OneHot, drive, n_buffers, scaled_steps, uniform, weights_of
 from swad import SMA, SWA
 
 
@@ -20,7 +20,7 @@ def test_swa_takes_the_papers_ten_weights():
         average.update_parameters(model)
     assert weights_of(average) == uniform(range(4100, 5001, 100))
     assert average.averaged_state()["count"].item() == 5000
-    assert average.trajectory.n_buffers == 1
+    assert n_buffers(average) == 1
     assert average.status.n_averaged == 10
     assert average.status.should_stop
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from helpers.averages import OneHot, drive, reload, weights_of
+from helpers.averages import OneHot, drive, n_buffers, reload, weights_of
 from swad import LAWA, WSM, AverageGroup
 from swad.averaging.wsm import wsm_coefficients
 
@@ -70,7 +70,7 @@ def test_it_can_be_read_at_any_time_in_a_group_and_after_a_resume(k):
     assert alone.status.n_averaged == len(steps)
     alone.update_parameters(alone.tracked.model)
     assert weights_of(alone) == expected, "readable between evaluations"
-    assert alone.trajectory.n_buffers <= k + 1
+    assert n_buffers(alone) <= k + 1
     assert weights_of(reload(alone, WSM(OneHot(101), k))) == weights_of(alone)
     model = OneHot(101)
     group = AverageGroup(model, {"wsm": WSM(model, k), "lawa": LAWA(model, k), "linear": WSM(model, k, "linear")})

@@ -158,3 +158,9 @@ def run_scenario(scenario: str, folder: Path, world: int = 2) -> None:
     """Run a scenario of `distributed_worker.py` in `world` gloo processes."""
     outputs = run_ranks([HELPERS / "distributed_worker.py", scenario, folder], world)
     assert all("done" in output for output in outputs), outputs
+
+
+def n_buffers(averager):
+    """The weight-sized buffers that an average or a group has allocated now."""
+    trajectory = averager.trajectory
+    return sum(len(part.sums()) for part in (trajectory, *trajectory.members.values()))

@@ -162,7 +162,7 @@ def checkpoint(rank, world, folder):
     optimizer = run(model, averager, rank, world, 22)
     swad.averaging.distributed_checkpoint.save(averager, folder / "dcp")
     if rank == 0:
-        print("saved", averager.step, averager.trajectory.n_buffers)
+        print("saved", averager.step, sum(len(part.sums()) for part in (averager.trajectory, averager.sums)))
     torch.save(
         {name: full(value).clone() for name, value in averager.averaged_state().items()}, folder / f"before{rank}.pt"
     )

@@ -13,10 +13,9 @@ from torch import Tensor, nn
 
 from swad.averaging.averager import Averager
 from swad.averaging.rule import Rule
-from swad.averaging.span_sums import SpanSums
+from swad.averaging.span_sums import Counted, SpanSums, mean_tensor, newest
 from swad.averaging.spans import Status
 from swad.averaging.state import ALONE
-from swad.averaging.sums import WeightSum
 from swad.averaging.tracked import Buffers, TrackedTensors
 from swad.averaging.trajectory import Trajectory
 from swad.tensors import shards
@@ -148,7 +147,7 @@ class Average(Averager):
         self.tracked.require_same_modules()
         parts, live = self._parts(), self.tracked.live()  # looks tensors up again that a change of dtype replaced
         means = {
-            name: shards.like(tensor, _mean(parts, i, live[i], live[i].device).to(tensor.dtype))
+            name: shards.like(tensor, mean_tensor(parts, i, live[i].device, live[i]).to(tensor.dtype))
             for i, (name, tensor) in enumerate(self.tracked.averaged.items())
         }
         buffers = dict(zip(self.tracked.buffers, self._newest_buffers(parts), strict=True))
@@ -161,7 +160,7 @@ class Average(Averager):
             raise RuntimeError(f"this average is a member of an AverageGroup: call {method} of the group instead")
         return self.trajectory
 
-    def _parts(self) -> list[tuple[WeightSum, float]]:
+    def _parts(self) -> Counted:
         """Return the sums of the average as if training ended now, each with how often it counts."""
         step = self.step
         parts = self.sums.averaged(self.trajectory.read_segment(), step)
@@ -171,19 +170,19 @@ class Average(Averager):
             warn_caller(str(caveat), type(caveat))
         return parts
 
-    def _newest_buffers(self, parts: list[tuple[WeightSum, float]]) -> list[Tensor]:
-        newest = max((total for total, _ in parts), key=lambda total: total.last)
-        return self.tracked.live_buffers() if newest.buffers is None else newest.buffers
+    def _newest_buffers(self, parts: Counted) -> list[Tensor]:
+        buffers = newest(parts).buffers
+        return self.tracked.live_buffers() if buffers is None else buffers
 
     @torch.no_grad()
-    def _write_mean(self, parts: list[tuple[WeightSum, float]], target: TrackedTensors) -> None:
+    def _write_mean(self, parts: Counted, target: TrackedTensors) -> None:
         """Copy the average, its buffers and the excluded tensors into the target's model."""
         shards.reshard(target.model)
         buffers = dict(zip(target.buffers, self._newest_buffers(parts), strict=True))
         held = dict(zip(target.buffers, target.held_buffers(), strict=True))
         require_match("the buffers of the average must have the shapes of the model's", held, buffers)
         for index, (tensor, live) in enumerate(zip(target.live(), self.tracked.live(), strict=True)):
-            tensor.copy_(_mean(parts, index, live, tensor.device))
+            tensor.copy_(mean_tensor(parts, index, tensor.device, live))
         for name, tensor in held.items():
             tensor.copy_(buffers[name])
         if target is not self.tracked:
@@ -195,15 +194,3 @@ class Average(Averager):
         if model is None or unwrap(model) is self.tracked.model:
             return self.tracked
         return self.tracked.follow_copy(model)
-
-
-@torch.no_grad()
-def _mean(parts: list[tuple[WeightSum, float]], index: int, live: Tensor, device: torch.device) -> Tensor:
-    """Return one tensor of the mean, so that no second model is in memory."""
-    (first, times), *others = parts
-    value = first.values[index].to(device, copy=True).mul_(times)
-    for total, times in others:
-        value.add_(total.values[index].to(device), alpha=times)
-    value.div_(sum(total.weight * times for total, times in parts))
-    # A constant that is infinite or near the largest float32, such as the mask of an attention, has no finite sum.
-    return torch.where(value.isfinite(), value, live.to(device, value.dtype))

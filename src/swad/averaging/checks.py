@@ -30,7 +30,8 @@ def is_whole(number: Any, least: int) -> bool:
         return False
 
 
-def check_count(name: str, value: float) -> None:
-    """Raise if a setting counts evaluations and is no whole number of at least 1."""
-    if not is_whole(value, 1):
-        raise ValueError(f"{name} counts evaluations and must be a whole number of at least 1, got {value!r}")
+def check_count(name: str, value: Any, what: str = "evaluations", least: int = 1) -> int:
+    """Return a setting that counts something, or raise if it is no whole number of at least `least`."""
+    if not is_whole(value, least):
+        raise ValueError(f"{name} counts {what} and must be a whole number of at least {least}, got {value!r}")
+    return int(value)

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from torch import nn
 
 from swad.averaging.average import Average
-from swad.averaging.checks import is_whole
+from swad.averaging.checks import check_count
 from swad.averaging.rule import Rule
 from swad.averaging.spans import Span
 from swad.averaging.tracked import Buffers
@@ -31,9 +31,7 @@ class Latest(Rule):
     settings: ClassVar[tuple[str, ...]] = ("k",)
 
     def __init__(self, k: int = 5) -> None:
-        if not is_whole(k, 1):
-            raise ValueError(f"k counts evaluations and must be a whole number of at least 1, got {k!r}")
-        self.k = int(k)
+        self.k = check_count("k", k)
         self.steps: list[int] = []
 
     def observe(self, loss: float, step: int) -> None:

@@ -12,13 +12,12 @@ import torch
 from torch import Tensor
 
 from swad.averaging.rule import Rule
-from swad.averaging.span_sums import counted
+from swad.averaging.span_sums import counted, mean_tensor, newest
 from swad.averaging.state import ALONE, TRAJECTORY, average_part, entry, parsed_header
 from swad.averaging.sums import WeightSum
 from swad.util.warn import warn_caller
 
 
-@torch.no_grad()
 def mean_of_state(state: Mapping[str, Any]) -> dict[str, Tensor]:
     """Return the averaged parameters and the buffers as if training had ended where `state_dict` was taken, on the CPU.
 
@@ -45,16 +44,10 @@ def mean_of_state(state: Mapping[str, Any]) -> dict[str, Tensor]:
         raise ValueError(f"there is nothing to average yet: {rule.why_empty(step)}")
     if caveat := rule.caveat(step):
         warn_caller(str(caveat), type(caveat))
-    weight = sum(total.weight * times for total, times in averaged)
     _, _, tensors = stored[0]
-    means = {}
-    for i, name in enumerate(sorted(tensors["sums"])):
-        mean = torch.zeros_like(averaged[0][0].values[i], device="cpu")
-        for total, times in averaged:
-            mean.add_(total.values[i].cpu(), alpha=times)
-        means[name] = mean.div_(weight)
-    newest = max((total for total, _ in averaged), key=lambda total: total.last)
-    buffers = zip(sorted(tensors.get("buffers", {})), newest.buffers or [], strict=True)
+    cpu = torch.device("cpu")
+    means = {name: mean_tensor(averaged, i, cpu) for i, name in enumerate(sorted(tensors["sums"]))}
+    buffers = zip(sorted(tensors.get("buffers", {})), newest(averaged).buffers or [], strict=True)
     return means | {name: buffer.to("cpu", copy=True) for name, buffer in buffers}
 
 

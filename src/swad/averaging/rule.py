@@ -27,24 +27,8 @@ class Rule(ABC):
     """Which updates of a training are averaged.
 
     A subclass answers `spans` and `needed`, and `observe` if validation losses matter. Its attributes are its state, so
-    they are plain values: numbers, strings, lists and dicts of them.
-
-    >>> class Latest(Rule):
-    ...     '''The mean of the weights at the last k evaluations.'''
-    ...     dense, settings = False, ("k",)
-    ...     def __init__(self, k):
-    ...         self.k, self.steps = k, []
-    ...     def observe(self, loss, step):
-    ...         self.steps = [*self.steps, step][-self.k :]
-    ...     def spans(self, step):
-    ...         return tuple(Span(step, step) for step in self.steps)
-    ...     def needed(self):
-    ...         return self.spans(0)
-    ...     def takes(self, step):
-    ...         return False  # only the weights at evaluations
-    >>> import torch, swad
-    >>> model = torch.nn.Linear(1, 1)
-    >>> average = swad.Average(model, Latest(k=2))
+    they are plain values: numbers, strings, lists and dicts of them. A short one to copy is
+    `swad.averaging.lawa.Latest`; `swad.Average(model, rule)` follows a training with it.
     """
 
     dense = True

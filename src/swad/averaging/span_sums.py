@@ -41,11 +41,6 @@ class SpanSums(Saved):
         # ends earlier, and what it has had since the last evaluation waits here.
         self.begun: WeightSum | None = None
 
-    @property
-    def n_buffers(self) -> int:
-        """Weight-sized buffers allocated now, without a shared segment."""
-        return len(self.closed) + (self.begun is not None) + (self.own is not None and bool(self.own.values))
-
     def take(self, live: list[Tensor], step: Any, keep: Tensor | None) -> None:
         """Take the weights after update `step` into the own sum, if the rule takes them.
 
@@ -130,7 +125,7 @@ class SpanSums(Saved):
     def _zeros(self, segment: WeightSum) -> WeightSum:
         return WeightSum.zeros(self.tracked, segment.first, segment.last, self.offload)
 
-    def averaged(self, segment: WeightSum, step: int) -> list[tuple[WeightSum, float]]:
+    def averaged(self, segment: WeightSum, step: int) -> Counted:
         """Return the sums that are the average if training ends at `step`, each with how often it counts."""
         if self.own is not None:
             segment = self.own
@@ -176,7 +171,11 @@ class SpanSums(Saved):
             self.own.load(sums["own"])
 
 
-def counted(sums: Iterable[WeightSum], spans: tuple[Span, ...]) -> list[tuple[WeightSum, float]]:
+Counted = list[tuple[WeightSum, float]]
+"""The sums of an average, each with how often it counts."""
+
+
+def counted(sums: Iterable[WeightSum], spans: tuple[Span, ...]) -> Counted:
     """Return the sums that are averaged, each with how often it counts."""
     # A sum is averaged as a whole or not at all, since needed spans are kept apart.
     return [
@@ -185,6 +184,23 @@ def counted(sums: Iterable[WeightSum], spans: tuple[Span, ...]) -> list[tuple[We
         for span in spans
         if total.weight and span.overlaps(total.first, total.last)
     ]
+
+
+@torch.no_grad()
+def mean_tensor(parts: Counted, index: int, device: torch.device, live: Tensor | None = None) -> Tensor:
+    """Return one tensor of the mean, so that no second model is in memory; the live one where it has no finite sum."""
+    (first, times), *others = parts
+    value = first.values[index].to(device, copy=True).mul_(times)
+    for total, times in others:
+        value.add_(total.values[index].to(device), alpha=times)
+    value.div_(sum(total.weight * times for total, times in parts))
+    # A constant that is infinite or near the largest float32, such as the mask of an attention, has no finite sum.
+    return value if live is None else torch.where(value.isfinite(), value, live.to(device, value.dtype))
+
+
+def newest(parts: Counted) -> WeightSum:
+    """Return the sum with the latest update, whose buffers are those of the average."""
+    return max((total for total, _ in parts), key=lambda total: total.last)
 
 
 def _span_of(total: WeightSum, needed: tuple[Span, ...]) -> Span | None:

@@ -102,11 +102,6 @@ class Trajectory(Saved):
         finished = (member.rule.finished(self.known_step) for member in self.members.values())
         return not self.listeners and all(finished)
 
-    @property
-    def n_buffers(self) -> int:
-        """Weight-sized buffers allocated now."""
-        return sum(member.n_buffers for member in self.members.values()) + bool(self.segment.values)
-
     # -- updates ------------------------------------------------------------------------------------------
 
     def attach(self, optimizer: torch.optim.Optimizer) -> RemovableHandle:

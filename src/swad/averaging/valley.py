@@ -45,7 +45,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, get_args
 
 from swad.averaging.algorithm1 import Algorithm1
-from swad.averaging.checks import as_number, check_count, is_whole
+from swad.averaging.checks import as_number, check_count
 from swad.averaging.false_start import MUCH_LOWER, FalseStart
 from swad.averaging.published_code import PublishedCode
 from swad.averaging.rule import FalseStartWarning, NeverConvergedWarning, Rule
@@ -139,9 +139,8 @@ class LossValley(Rule):
                 f"swad.LossValley is the detector and takes numbers, got a {type(n_converge).__name__} as n_converge: "
                 f"the published class, which takes an evaluator, is swad.compat.LossValley"
             )
-        check_count("n_converge (N_s)", n_converge)
-        if n_tolerance != math.inf:
-            check_count("n_tolerance (N_e)", n_tolerance)
+        self.n_converge = check_count("n_converge (N_s)", n_converge)
+        self.n_tolerance = n_tolerance if n_tolerance == math.inf else check_count("n_tolerance (N_e)", n_tolerance)
         if not tolerance_ratio >= 0 or math.isinf(tolerance_ratio):
             raise ValueError(
                 f"r = 1 + tolerance_ratio must be at least 1, or the threshold is below the lowest loss; "
@@ -164,8 +163,7 @@ class LossValley(Rule):
         require_choice("semantics", semantics, get_args(Semantics))
         require_choice("mode", mode, get_args(Mode))
         require_choice("nonfinite", nonfinite, get_args(Nonfinite))
-        if not is_whole(start, 0):
-            raise ValueError(f"start counts updates and must be a whole number of at least 0, got {start!r}")
+        self.start = check_count("start", start, "updates", 0)
         if restart and semantics == "reference":
             raise ValueError(
                 "semantics='reference' averages whole segments, so it cannot begin again at an evaluation: "
@@ -173,18 +171,15 @@ class LossValley(Rule):
             )
         if semantics == "reference" and n_tolerance == math.inf:
             raise ValueError("semantics='reference' queues n_tolerance segments, got inf: use 'paper' or 'text'")
-        if not is_whole(interval, 1):
-            raise ValueError(f"interval counts updates and must be a whole number of at least 1, got {interval!r}")
+        self.interval = check_count("interval", interval, "updates")
         if interval > 1 and semantics == "reference":
             raise ValueError("semantics='reference' is dense by definition, got interval > 1: use 'paper' or 'text'")
-        self.n_converge = int(n_converge)
-        self.n_tolerance = n_tolerance if n_tolerance == math.inf else int(n_tolerance)
         self.tolerance_ratio = tolerance_ratio
         self.semantics: Semantics = semantics
         self.nonfinite: Nonfinite = nonfinite
         self.mode: Mode = mode
-        self.tolerance, self.start, self.restart = tolerance, int(start), restart
-        self.interval, self.dense = int(interval), interval == 1
+        self.tolerance, self.restart = tolerance, restart
+        self.dense = interval == 1
         self._search()
         self.weighs_segments = self.detector.weighs_segments
         self._step = 0  # of the last evaluation

@@ -10,7 +10,7 @@ from typing import ClassVar, Literal, get_args
 from torch import nn
 
 from swad.averaging.average import Average
-from swad.averaging.checks import is_whole
+from swad.averaging.checks import check_count
 from swad.averaging.lawa import Latest
 from swad.averaging.spans import Span
 from swad.averaging.tracked import Buffers
@@ -47,10 +47,9 @@ def wsm_coefficients(n: int, decay: DecayCurve = "1-sqrt") -> tuple[float, ...]:
         n: The number of checkpoints.
         decay: The decay to emulate: "1-sqrt", "linear" or "cosine".
     """
-    if not is_whole(n, 1):
-        raise ValueError(f"n counts checkpoints and must be a whole number of at least 1, got {n!r}")
+    n = check_count("n", n, "checkpoints")
     require_choice("decay", decay, get_args(DecayCurve))
-    return tuple(before - after for before, after in pairwise(_CURVES[decay](j / int(n)) for j in range(int(n) + 1)))
+    return tuple(before - after for before, after in pairwise(_CURVES[decay](j / n) for j in range(n + 1)))
 
 
 class Decayed(Latest):

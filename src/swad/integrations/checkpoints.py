@@ -17,6 +17,7 @@ from swad.averaging.mean_of_state import mean_of_state
 from swad.averaging.state import ALONE, average_part, member_state, parsed_header
 from swad.util.files import atomic_write
 from swad.util.names import listed, one_line
+from swad.util.packages import require_extra
 
 LIGHTNING_METADATA = "meta.pt"
 """Where a distributed checkpoint of Lightning has all but model and optimizer."""
@@ -113,10 +114,8 @@ def metadata(path: Path) -> dict[str, str]:
 
 
 def _open(path: Path) -> Any:
-    try:
+    with require_extra("reading a .safetensors file"):
         from safetensors import safe_open
-    except ImportError:
-        raise ImportError("reading a .safetensors file needs safetensors: pip install safetensors") from None
     return safe_open(path, framework="pt")
 
 

@@ -19,6 +19,7 @@ from torch import Tensor
 from swad.tensors.names import canonical
 from swad.util.files import read_json, require_regular
 from swad.util.names import listed, one_line
+from swad.util.packages import require_extra
 
 Checkpoint = str | os.PathLike[str] | Mapping[str, Tensor]
 """A file, a folder of Hugging Face, or a state dict in memory."""
@@ -103,10 +104,8 @@ def _of_state_dict(state: Any, name: str, from_lightning: bool = False) -> dict[
 
 
 def _of_safetensors(paths: Iterable[Path], files: ExitStack) -> dict[str, Callable[[], Tensor]]:
-    try:
+    with require_extra("reading a .safetensors file"):
         from safetensors import safe_open
-    except ImportError:
-        raise ImportError("reading .safetensors files needs safetensors: pip install safetensors") from None
     readers: dict[str, Callable[[], Tensor]] = {}
     for path in paths:
         with _reading(path, "safetensors"):

@@ -20,6 +20,7 @@ from swad.tensors.names import require_match
 from swad.tensors.shards import accumulator
 from swad.util.files import atomic_write
 from swad.util.names import listed
+from swad.util.packages import require_extra
 from swad.util.version import __version__
 
 GROUP_BYTES = 1 << 26
@@ -176,8 +177,6 @@ def described(checkpoints: Sequence[Checkpoint], coefficients: Sequence[float]) 
 
 def require_safetensors() -> Callable[..., None]:
     """Return `safetensors.torch.save_file`, or raise with the install line."""
-    try:
+    with require_extra("writing merged weights"):
         from safetensors.torch import save_file
-    except ImportError:
-        raise ImportError("writing merged weights needs safetensors: pip install safetensors") from None
     return save_file  # type: ignore[no-any-return]

@@ -15,12 +15,12 @@ def has_triton() -> bool:
 
 
 @contextmanager
-def require_extra(feature: str, extra: str) -> Iterator[None]:
+def require_extra(feature: str, extra: str = "") -> Iterator[None]:
     """Say what to install where the imports of the block miss a package of another project.
 
     Args:
         feature: What needs the package.
-        extra: The extra of this package that installs it.
+        extra: The extra of this package that installs it. By default the package is to be installed alone.
     """
     try:
         yield
@@ -28,4 +28,5 @@ def require_extra(feature: str, extra: str) -> Iterator[None]:
         package = (error.name or "").partition(".")[0]
         if package in ("", "swad"):
             raise
-        raise ImportError(f"{feature} needs {package}: pip install 'swad[{extra}]'") from error
+        install = f"'swad[{extra}]'" if extra else package
+        raise ImportError(f"{feature} needs {package}: pip install {install}") from error
