@@ -43,6 +43,20 @@ def test_one_version():
     assert re.search(r"^## (\S+)", read("CHANGELOG.md"), re.MULTILINE).group(1) == __version__
 
 
+def test_the_readme_cites_the_paper_as_citation_cff_does():
+    (paper,) = [item for item in read_yaml("CITATION.cff")["references"] if item["type"] == "conference-paper"]
+    (entry,) = re.findall(r"^```bibtex\n(.*?)^```", read("README.md"), re.DOTALL | re.MULTILINE)
+    fields = {
+        name: " ".join(value.split()) for name, value in re.findall(r"(\w+) += \{(.*?)\}(?=,\n|\n)", entry, re.DOTALL)
+    }
+    assert re.sub("[{}]", "", fields["title"]) == paper["title"]
+    assert fields["author"].split(" and ") == [
+        f"{author['family-names']}, {author['given-names']}" for author in paper["authors"]
+    ]
+    assert fields["year"] == str(paper["year"])
+    assert paper["collection-title"].startswith(fields["booktitle"])
+
+
 def test_ruff_has_one_version():
     (pinned,) = re.findall(r"^ruff==(\S+)$", read("constraints.txt"), re.MULTILINE)
     revisions = {
