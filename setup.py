@@ -13,8 +13,9 @@ def description(readme: str, repository: str | None, version: str) -> str:
     """Return the README with links and images of the tagged version; unchanged as long as no address is set."""
     if repository is None:
         return readme
-    readme = re.sub(r"(!\[[^\]]*\])\((?!\w+:)", rf"\1({repository}/raw/v{version}/", readme)
-    return re.sub(r"((?<!!)\[[^\]]*\])\((?!\w+:|#)", rf"\1({repository}/blob/v{version}/", readme)
+    repository = repository.rstrip("/")
+    readme = re.sub(r"(!\[[^\]]*\])\((?!\w+:|#)", rf"\1({repository}/raw/v{version}/", readme)
+    return re.sub(r"\]\((?!\w+:|#)", f"]({repository}/blob/v{version}/", readme)  # the links, after the images
 
 
 if __name__ == "__main__":

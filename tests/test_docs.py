@@ -200,6 +200,15 @@ def test_lists_have_every_name(part, names):
     assert set(names()) <= set(rows)
 
 
+def test_the_home_page_cites_the_software_as_citation_cff_does():
+    yaml = pytest.importorskip("yaml")
+    software = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    text = markdown(DOCS / "index.md")
+    assert f"  title   = {{{{{software['title']}}}}},\n  author  = {{{{The swad authors}}}},\n" in text
+    assert f"  version = {{{software['version']}}}\n" in text
+    assert "](#cite)" in text
+
+
 def test_every_method_has_its_formula_credit_and_hyperparameters():
     text = generated.methods()
     assert "### coral\n\nCORAL: give the features the same mean and covariance in every domain." in text

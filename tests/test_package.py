@@ -1,7 +1,9 @@
 """What the package consists of, what it needs, and which versions are tested."""
 
 import ast
+import email
 import re
+import runpy
 import subprocess
 import sys
 import tarfile
@@ -61,10 +63,6 @@ def test_the_wheel_holds_the_package_and_the_source_distribution_what_tests_need
         copy = tmp_path / "copy" / path.relative_to(ROOT)
         copy.parent.mkdir(parents=True, exist_ok=True)
         copy.write_bytes(path.read_bytes())
-    project = tmp_path / "copy" / "pyproject.toml"  # with an address, as at a release
-    project.write_text(
-        project.read_text().replace("[project.urls]", '[project.urls]\nRepository = "https://example.org/swad"')
-    )
     code = "import sys; from setuptools import build_meta as b; print(b.build_wheel('..'), b.build_sdist('..'))"
     built = subprocess.run([sys.executable, "-c", code], cwd=tmp_path / "copy", capture_output=True, text=True)
     assert built.returncode == 0, built.stderr
@@ -72,17 +70,72 @@ def test_the_wheel_holds_the_package_and_the_source_distribution_what_tests_need
     with zipfile.ZipFile(tmp_path / wheel) as archive:
         assert archive.testzip() is None
         in_wheel = {name for name in archive.namelist() if ".dist-info/" not in name}
-        (metadata,) = (archive.read(name).decode() for name in archive.namelist() if name.endswith("/METADATA"))
-    links = re.findall(r"\]\(([^)]+)\)", metadata)
-    assert f"https://example.org/swad/raw/v{swad.__version__}/docs/swad.png" in links
-    assert f"https://example.org/swad/blob/v{swad.__version__}/docs/which-average.md" in links
-    assert all(link.startswith("https://") for link in links)
     assert in_wheel == {path.relative_to(SOURCE).as_posix() for path in tracked("src/swad")}
     with tarfile.open(tmp_path / sdist) as archive:
         in_sdist = {name.partition("/")[2] for name in archive.getnames()}
     wanted = {path.relative_to(ROOT).as_posix() for folder in folders for path in tracked(folder)}
     wanted |= {"Makefile", "constraints.txt", "constraints-floor.txt", "LICENSE", "CHANGELOG.md", "CONTRIBUTING.md"}
     assert wanted | {"CITATION.cff", "SECURITY.md", "CODE_OF_CONDUCT.md", "llms.txt"} <= in_sdist
+
+
+def links(text):
+    """Return the targets of links and images, outside code, of Markdown and of HTML in it."""
+    parser = pytest.importorskip("markdown_it").MarkdownIt().enable("table")
+    tokens = [child for token in parser.parse(text) for child in (token, *(token.children or ()))]
+    html = "".join(token.content for token in tokens if token.type.startswith("html"))
+    targets = [token.attrs.get("href") or token.attrs.get("src") for token in tokens]
+    return [str(target) for target in targets if target] + re.findall(r"""\b(?:href|src)=["']?([^"'\s>]+)""", html)
+
+
+def headings(text):
+    titles = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {"#" + re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def long_description(folder, address):
+    """Let setuptools write the metadata of a copy of the project that has this address, and return its README."""
+    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE", "src/swad/util/version.py"):
+        copy = folder / "copy" / name
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_bytes((ROOT / name).read_bytes())
+    project = folder / "copy" / "pyproject.toml"
+    text = re.sub(r"^Repository = .*\n", "", project.read_text(), flags=re.MULTILINE)
+    line = f"Repository = {address!r}\n" if address else ""
+    project.write_text(text.replace("[project.urls]\n", f"[project.urls]\n{line}"))
+    code = "from setuptools import build_meta as b; b.prepare_metadata_for_build_wheel('..')"
+    built = subprocess.run([sys.executable, "-c", code], cwd=folder / "copy", capture_output=True, text=True)
+    assert built.returncode == 0, built.stderr
+    (path,) = folder.glob("*.dist-info/METADATA")
+    metadata = email.message_from_string(path.read_text(encoding="utf-8"))
+    assert metadata["Description-Content-Type"] == "text/markdown"
+    return metadata.get_payload()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("address", ["https://example.org/swad", "https://example.org/swad/"])
+def test_the_description_on_pypi_has_no_relative_link(tmp_path, address):
+    text = long_description(tmp_path, address)
+    found = links(text)
+    assert f"https://example.org/swad/raw/v{swad.__version__}/docs/swad.png" in found
+    assert f"https://example.org/swad/blob/v{swad.__version__}/docs/which-average.md" in found
+    assert not [link for link in found if not link.startswith("https://") and link not in headings(text)]
+    assert len(found) == len(links((ROOT / "README.md").read_text(encoding="utf-8")))
+
+
+@pytest.mark.slow
+def test_the_description_without_an_address_is_the_readme(tmp_path):
+    assert long_description(tmp_path, None).strip() == (ROOT / "README.md").read_text(encoding="utf-8").strip()
+
+
+def test_links_of_the_description_become_absolute_and_no_others():
+    description = runpy.run_path(str(ROOT / "setup.py"), run_name="setup")["description"]
+    text = "[a](b.md#c) ![d](e.png) [f](https://g.org) [h](#i) [![j](k.png)](l.md)"
+    blob, raw = "https://x.org/s/blob/v1", "https://x.org/s/raw/v1"
+    assert links(description(text, "https://x.org/s", "1")) == [
+        *(f"{blob}/b.md#c", f"{raw}/e.png", "https://g.org", "#i", f"{blob}/l.md", f"{raw}/k.png")
+    ]
+    assert description(text, None, "1") == text
+    assert links('<a href="m.md"><img src=n.png></a>') == ["m.md", "n.png"]
 
 
 @pytest.mark.parametrize("name", ["flatness.local", "robustness.imagenet_c.mce", "robustness.corruptions.corrupt"])

@@ -19,6 +19,7 @@ PAGES = pages()
 TABLE = re.compile(r"<!-- table: .*?<!-- end -->", re.DOTALL)
 OF_OTHERS = {"--help", "--hparams", "--nproc-per-node", "--resume", "--swad"}
 MOST_WORDS = 20_000
+MOST_WORDS_OF_README = 1_100
 
 
 def commands(text: str) -> Iterator[str]:
@@ -99,3 +100,8 @@ def words(text: str) -> int:
 def test_pages_are_short() -> None:
     assert words("one `two` | 3 |\n```\nfour\n```\n<!-- table: a b -->\n5\n<!-- end -->\n<!-- x -->") == 3
     assert sum(words(page.read_text(encoding="utf-8")) for page in PAGES) <= MOST_WORDS
+
+
+def test_the_readme_is_short() -> None:
+    """With tables and code, as `wc -w` counts."""
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").split()) <= MOST_WORDS_OF_README

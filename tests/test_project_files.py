@@ -43,6 +43,20 @@ def test_one_version():
     assert re.search(r"^## (\S+)", read("CHANGELOG.md"), re.MULTILINE).group(1) == __version__
 
 
+def test_the_readme_cites_the_paper_as_citation_cff_does():
+    (paper,) = [item for item in read_yaml("CITATION.cff")["references"] if item["type"] == "conference-paper"]
+    (entry,) = re.findall(r"^```bibtex\n(.*?)^```", read("README.md"), re.DOTALL | re.MULTILINE)
+    fields = {
+        name: " ".join(value.split()) for name, value in re.findall(r"(\w+) += \{(.*?)\}(?=,\n|\n)", entry, re.DOTALL)
+    }
+    assert re.sub("[{}]", "", fields["title"]) == paper["title"]
+    assert fields["author"].split(" and ") == [
+        f"{author['family-names']}, {author['given-names']}" for author in paper["authors"]
+    ]
+    assert fields["year"] == str(paper["year"])
+    assert paper["collection-title"].startswith(fields["booktitle"])
+
+
 def test_ruff_has_one_version():
     (pinned,) = re.findall(r"^ruff==(\S+)$", read("constraints.txt"), re.MULTILINE)
     revisions = {
@@ -100,14 +114,44 @@ def test_only_the_release_may_publish():
     assert (jobs["publish"]["needs"], jobs["ci"]["needs"]) == ("ci", "version")
 
 
+def run_release_check(naming, folder, **environment):
+    """Run the one step of the release's first job whose command contains a text."""
+    job = read_yaml(".github/workflows/release.yml")["jobs"]["version"]
+    (command,) = [step["run"] for step in job["steps"] if naming in step.get("run", "")]
+    environment = {**os.environ, **environment}
+    return subprocess.run(["bash", "-ec", command], cwd=folder, env=environment, capture_output=True, text=True)
+
+
 @pytest.mark.parametrize(("tag", "code"), [(f"v{__version__}", 0), (__version__, 1), ("v0.0.9", 1)])
 def test_a_tag_that_is_not_the_version_is_refused(tag, code):
-    job = read_yaml(".github/workflows/release.yml")["jobs"]["version"]
-    (command,) = [step["run"] for step in job["steps"] if "run" in step]
-    environment = {**os.environ, "GITHUB_REF_NAME": tag}
-    result = subprocess.run(["bash", "-ec", command], cwd=ROOT, env=environment, capture_output=True, text=True)
+    result = run_release_check("GITHUB_REF_NAME", ROOT, GITHUB_REF_NAME=tag)
     assert result.returncode == code
     assert (f"must be v{__version__}" in result.stdout) == bool(code)
+
+
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        ('Repository = "https://example.org/swad"', 0),
+        ("", 1),
+        ('# Repository = "https://example.org/swad"', 1),
+        ('Repository = ""', 1),
+        ('Repository = "swad"', 1),
+    ],
+)
+def test_a_release_without_the_address_is_refused(tmp_path, line, code):
+    text = re.sub(r"^Repository = .*\n", "", read("pyproject.toml"), flags=re.MULTILINE)
+    text = text.replace("[project.urls]\n", f"[project.urls]\n{line}\n")
+    (tmp_path / "pyproject.toml").write_text(text)
+    result = run_release_check("Repository", tmp_path)
+    assert result.returncode == code
+    assert result.stdout.startswith("::error::pyproject.toml must set Repository") == bool(code)
+    assert len(result.stdout.splitlines()) == code
+
+
+def test_an_address_elsewhere_is_not_the_one_of_the_package(tmp_path):
+    (tmp_path / "pyproject.toml").write_text('[project.urls]\nPaper = "p"\n\n[tool.x]\nRepository = "https://x.org"\n')
+    assert run_release_check("Repository", tmp_path).returncode == 1
 
 
 @pytest.mark.parametrize("name", PAGES)

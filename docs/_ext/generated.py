@@ -11,6 +11,7 @@ import importlib
 import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 MARK = re.compile(r"^<!-- generated: (\S+) -->$", re.MULTILINE)
@@ -241,6 +242,36 @@ def corruptions() -> str:
 
     rows = [(f"`{name}`", _summary(inspect.getdoc(item.apply) or "")) for name, item in CORRUPTIONS.items()]
     return _table(("corruption", "what it does"), rows)
+
+
+# ------------------------------------------------------------ citation
+
+
+@part
+def citation() -> str:
+    """The software as a BibTeX entry, from `CITATION.cff`."""
+    import yaml
+
+    software = yaml.safe_load((Path(__file__).parents[2] / "CITATION.cff").read_text(encoding="utf-8"))
+    fields = {
+        "title": f"{{{software['title']}}}",
+        "author": " and ".join(_author(author) for author in software["authors"]),
+        "version": str(software["version"]),
+        "url": software.get("repository-code"),
+        "doi": software.get("doi"),
+        "year": str(software["date-released"])[:4] if "date-released" in software else None,
+    }
+    lines = [f"  {name:<7} = {{{value}}}" for name, value in fields.items() if value]
+    return "```bibtex\n@software{swad,\n" + ",\n".join(lines) + "\n}\n```\n"
+
+
+def _author(author: dict[str, str]) -> str:
+    """Return a person as BibTeX sorts them, and a group in braces, which keep its name in one piece.
+
+    >>> _author({"given-names": "Ada", "family-names": "Lovelace"}), _author({"name": "The authors"})
+    ('Lovelace, Ada', '{The authors}')
+    """
+    return f"{{{author['name']}}}" if "name" in author else f"{author['family-names']}, {author['given-names']}"
 
 
 # ------------------------------------------------------------ Markdown
