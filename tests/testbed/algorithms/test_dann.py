@@ -116,8 +116,8 @@ def test_the_discriminators_shape():
     assert [(one.in_features, one.out_features) for one in mlp.layers] == [(7, 11), (11, 11), (11, 11), (11, 3)]
     assert not make("dann", mlp_depth=2).hyperparameters.problems()
     kind = type(make("dann").hyperparameters)
-    assert kind(mlp_depth=1).problems() == ["mlp_depth must be at least 2, got 1"]
-    assert kind(beta1=1.0).problems() == ["beta1 must be below 1, got 1.0"]
+    assert kind(mlp_depth=1).problems() == ["mlp_depth must be a whole number of at least 2, got 1"]
+    assert kind(beta1=1.0).problems() == ["beta1 must be a number of at least 0 and below 1, got 1.0"]
     widths = {draw(kind, "PACS", number)["mlp_width"] for number in range(1, 50)}
     assert min(widths) >= 64
     assert max(widths) <= 1024

@@ -184,8 +184,8 @@ def test_dropout_masks_cover_every_use():
 
 def test_settings_without_units_or_learning_are_errors():
     kind = type(make("er").hyperparameters)
-    assert kind(mlp_dropout=1).problems() == ["mlp_dropout must be below 1, got 1"]
-    assert kind(lr_c=0.0).problems() == ["lr_c must be above 0, got 0.0"]
+    assert kind(mlp_dropout=1).problems() == ["mlp_dropout must be a number of at least 0 and below 1, got 1"]
+    assert kind(lr_c=0.0).problems() == ["lr_c must be a number above 0, got 0.0"]
 
 
 @pytest.mark.slow

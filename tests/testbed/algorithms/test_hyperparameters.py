@@ -178,7 +178,7 @@ def test_both_ranges_of_i_mixup_are_named():
 
 def test_values_above_the_maximum_are_named():
     kind = get_algorithm("cutmix").Hyperparameters
-    assert fill(kind, {"p": 1.5}).problems() == ["p must be at most 1, got 1.5"]
+    assert fill(kind, {"p": 1.5}).problems() == ["p must be a number from 0 to 1, got 1.5"]
     assert not fill(kind, {"p": 1}).problems()
 
 
@@ -189,7 +189,7 @@ def test_a_hyperparameter_can_be_a_word():
 
     assert not Words().problems()
     assert not Words(mix="outputs").problems()
-    assert Words(mix="both").problems() == ["mix must be inputs or outputs, got 'both'"]
-    assert Words(mix=1).problems() == ["mix must be inputs or outputs, got 1"]
+    assert Words(mix="both").problems() == ["mix must be one of inputs, outputs, got 'both'"]
+    assert Words(mix=1).problems() == ["mix must be one of inputs, outputs, got 1"]
     assert {draw(Words, "PACS", number)["mix"] for number in (1, 2)} == {"inputs"}
     assert str(Constant("inputs")) == "inputs, not searched"

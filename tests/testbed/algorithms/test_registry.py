@@ -123,7 +123,8 @@ def test_an_algorithm_of_your_own_needs_no_paper(mine):
         ),
         (
             filled(value='hyper(-2.0, Constant(-2.0), "a weight")'),
-            "the defaults of MineHyperparameters in mine.py must be valid, but gamma must be at least 0, got -2.0",
+            "the defaults of MineHyperparameters in mine.py must be valid, but gamma must be a number of at least 0, "
+            "got -2.0",
         ),
         (filled(member="paper = None"), "Mine.paper in mine.py must be a string, got None"),
         (

@@ -126,7 +126,7 @@ def test_a_sweep_keeps_a_value_that_is_the_protocols_but_not_the_recipes():
         ({"algorithm": "coral", "recipe": None, "batches": "pooled"}, "needs images of every domain in a step"),
         ({"optimizer": "adam", "momentum": 0.5}, "momentum is for the optimizer sgd"),
         ({"momentum": 1.0}, "momentum must be a number of at least 0 and below 1, got 1.0"),
-        ({"augmentation": {"crop": 0}}, "crop of the augmentation must be from 0.01 to 1, got 0"),
+        ({"augmentation": {"crop": 0}}, "crop of the augmentation must be a number from 0.01 to 1, got 0"),
         ({"augmentation": {"hue": 0.1}}, "the augmentation has crop, flip, jitter, grayscale, got hue"),
         ({"lr_schedule": "step:at=2"}, "at of the lr_schedule step must be from 0 to 1"),
         ({"recipe": "own", "optimizer": "lion"}, "optimizer must be one of adam, sgd, got 'lion'"),

@@ -8,7 +8,7 @@ An algorithm declares its own in a subclass of `Hyperparameters`:
 >>> fill(CORALHyperparameters, {"gamma": 0.5}).gamma
 0.5
 >>> fill(CORALHyperparameters, {"gamma": -1}).problems()
-['gamma must be at least 0, got -1']
+['gamma must be a number of at least 0, got -1']
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import numpy as np
 from swad.testbed.data import benchmarks
 from swad.testbed.data.benchmark import Benchmark
 from swad.testbed.data.splits import seed_hash
-from swad.util.options import Bounds, has_type
+from swad.util.options import Bounds, problem
 
 Seeding = Literal["2020", "present"]
 """How DomainBed seeds the draws of a search: in its version of October 2020, or since November 2020."""
@@ -109,7 +109,7 @@ def hyper(
     search: Range,
     help: str,
     *,
-    low: float = 0,
+    low: float | None = None,
     high: float = math.inf,
     above: float = -math.inf,
     below: float = math.inf,
@@ -125,7 +125,7 @@ def hyper(
         default: The default. An integer default makes the hyperparameter an integer.
         search: The range that a random search draws from.
         help: What it means, in a few words; `swad algorithms show` prints it.
-        low: The smallest value allowed.
+        low: The smallest value allowed. By default 0, unless `above` is given.
         high: The largest value allowed.
         above: Values must be above this number.
         below: Values must be below this number.
@@ -136,6 +136,8 @@ def hyper(
         range_2020: The search range in DomainBed's version of October 2020, if it differs.
         domainbed: Its name in DomainBed, which seeds its draws, if it differs.
     """
+    if low is None:
+        low = 0 if math.isinf(above) else -math.inf
     metadata = {
         "range": search,
         "low_res": low_res or search,
@@ -143,7 +145,7 @@ def hyper(
         "range_2020": range_2020,
         "domainbed": domainbed,
         "help": help,
-        "bounds": Bounds(low, high, above, below),
+        "bounds": Bounds() if options else Bounds(low, high, above, below),
         "options": options,
     }
     return field(default=default, metadata=metadata)
@@ -174,26 +176,22 @@ class Hyperparameters:
 
     def problems(self) -> list[str]:
         """Return what is wrong with the values, one sentence each."""
-        return [
-            f"{declared.name} must be {rule}, got {value!r}"
+        problems = (
+            problem(declared.name, getattr(self, declared.name), (kind_of(declared),), declared.metadata["bounds"])
             for declared in dataclasses.fields(self)
-            if (rule := _broken_rule(declared, value := getattr(self, declared.name)))
-        ]
+        )
+        return list(filter(None, problems))
 
     def problems_on_low_res(self) -> list[str]:
         """Return what is wrong with the values on low-resolution images, which are never augmented."""
         return []
 
 
-def _broken_rule(declared: dataclasses.Field[Any], value: Any) -> str:
-    """Return what a value of a hyperparameter must be and is not; "" if it is valid."""
-    options, bounds, integer = declared.metadata["options"], declared.metadata["bounds"], type(declared.default) is int
-    if options:
-        return "" if value in options else " or ".join(options)
-    if not has_type(value, int if integer else float):
-        not_finite = isinstance(value, float) and not integer
-        return "a finite number" if not_finite else "an integer" if integer else "a number"
-    return str(bounds.broken_by(value))
+def kind_of(declared: dataclasses.Field[Any]) -> Any:
+    """Return the type of a hyperparameter: its words, or a whole or any number."""
+    if options := declared.metadata["options"]:
+        return Literal[options]
+    return int if type(declared.default) is int else float
 
 
 def fill(cls: type[Hyperparameters], values: Mapping[str, Any]) -> Hyperparameters:

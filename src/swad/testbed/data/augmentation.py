@@ -6,7 +6,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
-from swad.util.options import Bounds, has_type
+from swad.util.options import Bounds, problem
 
 
 def _share(default: float, minimum: float = 0, maximum: float = 1) -> Any:
@@ -33,11 +33,11 @@ class Augmentation:
         """Return what is wrong with the values, one sentence each.
 
         >>> Augmentation(crop=0.8, jitter=0.6).problems()
-        ['jitter of the augmentation must be from 0 to 0.5, got 0.6']
+        ['jitter of the augmentation must be a number from 0 to 0.5, got 0.6']
         """
-        problems = []
-        for declared in dataclasses.fields(self):
-            value, bounds = getattr(self, declared.name), declared.metadata["bounds"]
-            if not has_type(value, float) or bounds.broken_by(value):
-                problems.append(f"{declared.name} of the augmentation must be {bounds}, got {value!r}")
-        return problems
+        values = {f"{declared.name} of the augmentation": declared for declared in dataclasses.fields(self)}
+        problems = (
+            problem(name, getattr(self, declared.name), (float,), declared.metadata["bounds"])
+            for name, declared in values.items()
+        )
+        return list(filter(None, problems))

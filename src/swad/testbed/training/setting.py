@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
 
 from swad.testbed.results.records import MAX_COUNT
-from swad.util.options import Bounds, describe, has_type
+from swad.util.options import Bounds, problem
 
 Role = Literal["identity", "hyperparameter", "protocol", "machine", "output"]
 """The purpose of a field.
@@ -106,13 +106,10 @@ class Setting:
         """Say how a value violates the declared type, choices or bounds; None if it does not."""
         if value is None and self.optional:
             return None
-        if any(has_type(value, kind) for kind in self.types) and not self.bounds.broken_by(value):
-            too_large = type(value) is int and value >= MAX_COUNT  # results could not be read
-            return f"{self.name} must be below {MAX_COUNT}, got {value!r}" if too_large else None
-        rule = f"one of {', '.join(self.choices)}" if self.choices else " or ".join(map(describe, self.types))
-        bounds = str(self.bounds)
-        of = "of " if bounds.startswith("at") else ""
-        return f"{self.name} must be {rule}{bounds and f' {of}{bounds}'}, got {value!r}"
+        if broken := problem(self.name, value, self.types, self.bounds):
+            return broken
+        too_large = type(value) is int and value >= MAX_COUNT  # results could not be read
+        return f"{self.name} must be below {MAX_COUNT}, got {value!r}" if too_large else None
 
 
 def add_args(documented: Any, entries: Iterable[str]) -> None:
