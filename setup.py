@@ -14,7 +14,7 @@ def description(readme: str, repository: str | None, version: str) -> str:
     if repository is None:
         return readme
     repository = repository.rstrip("/")
-    readme = re.sub(r"(!\[[^\]]*\])\((?!\w+:|#)", rf"\1({repository}/raw/v{version}/", readme)
+    readme = re.sub(r"(!\[[^\]]*\])\((?!\w+:)", rf"\1({repository}/raw/v{version}/", readme)
     return re.sub(r"\]\((?!\w+:|#)", f"]({repository}/blob/v{version}/", readme)  # the links, after the images
 
 

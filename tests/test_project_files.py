@@ -158,9 +158,8 @@ def test_an_address_elsewhere_is_not_the_one_of_the_package(tmp_path):
 def test_pages_name_what_there_is(name):
     text, folder = read(name), (ROOT / name).parent
     missing = [link for link in links(text) if not (folder / link.partition("#")[0]).exists()]
-    paths = re.findall(
-        r"`((?:src|tests|docs|\.github)/(?!_build/)[\w./-]+)`", text
-    )  # what `make docs` builds may be missing
+    # What `make docs` builds may be missing.
+    paths = re.findall(r"`((?:src|tests|docs|\.github)/(?!_build/)[\w./-]+)`", text)
     assert not missing + [path for path in paths if not (ROOT / path).exists()]
 
 

@@ -95,12 +95,12 @@ def has_type(value: Any, kind: Any) -> bool:
     return isinstance(value, str | os.PathLike if origin is Path else origin)
 
 
-def problem(name: str, value: Any, kinds: Collection[Any], bounds: Bounds | None = None) -> str:
+def problem(name: str, value: Any, kinds: Collection[Any], bounds: Bounds) -> str:
     """Say how a value breaks the rule of an option; "" if it does not.
 
     >>> problem("steps", 0, (int,), Bounds(minimum=1)), problem("steps", 5, (int,), Bounds(minimum=1))
     ('steps must be a whole number of at least 1, got 0', '')
-    >>> problem("mode", "fast", (Literal["slow", "exact"],))
+    >>> problem("mode", "fast", (Literal["slow", "exact"],), Bounds())
     "mode must be one of slow, exact, got 'fast'"
 
     Args:
@@ -109,13 +109,18 @@ def problem(name: str, value: Any, kinds: Collection[Any], bounds: Bounds | None
         kinds: The types allowed.
         bounds: The bounds of a number.
     """
-    bounds = bounds or Bounds()
     if any(has_type(value, kind) for kind in kinds) and not bounds.broken_by(value):
         return ""
-    choices = [choice for kind in kinds if get_origin(kind) is Literal for choice in get_args(kind)]
-    rule = f"one of {', '.join(choices)}" if choices else " or ".join(map(describe, kinds))
-    of = " of " if str(bounds).startswith("at") else " "
-    return f"{name} must be {rule}{f'{of}{bounds}'.rstrip()}, got {value!r}"
+    words = choices_of(kinds)
+    rule = f"one of {', '.join(words)}" if words else " or ".join(map(describe, kinds))
+    if limits := str(bounds):
+        rule += f" of {limits}" if limits.startswith("at") else f" {limits}"
+    return f"{name} must be {rule}, got {value!r}"
+
+
+def choices_of(kinds: Collection[Any]) -> tuple[str, ...]:
+    """Return the words that the Literals among some types allow."""
+    return tuple(choice for kind in kinds if get_origin(kind) is Literal for choice in get_args(kind))
 
 
 def text_options(function: Callable[..., Any], **names: Any) -> dict[str, type]:

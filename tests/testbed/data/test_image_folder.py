@@ -12,6 +12,7 @@ from helpers.small_trees import make, make_tree, save_image
 from swad.testbed.data import benchmarks
 from swad.testbed.data.image_folder import locate
 from swad.testbed.data.splits import hold_out
+from swad.testbed.results.records import LOCK, RECORDS
 from swad.util.images import DataError
 
 FORMS = {"a": "NFC", "b": "NFD"}
@@ -71,7 +72,7 @@ def test_broken_trees_are_refused_in_one_line(tmp_path, spoil, words):
 
 @pytest.mark.parametrize(
     "marker",
-    ["runs/mine/erm/a-0/run.lock", "sweep/sweep.json", "mine/erm/a-0/run.lock", "copied/erm/a-0/records.jsonl"],
+    [f"runs/mine/erm/a-0/{LOCK}", "sweep/sweep.json", f"mine/erm/a-0/{LOCK}", f"copied/erm/a-0/{RECORDS}"],
 )
 @pytest.mark.parametrize("domains", [["a", "b"], ["."], ["train", "val"]])
 def test_runs_in_the_folder_of_a_dataset_are_no_domain(tmp_path, marker, domains):

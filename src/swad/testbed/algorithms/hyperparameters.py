@@ -177,7 +177,7 @@ class Hyperparameters:
     def problems(self) -> list[str]:
         """Return what is wrong with the values, one sentence each."""
         problems = (
-            problem(declared.name, getattr(self, declared.name), (kind_of(declared),), declared.metadata["bounds"])
+            problem(declared.name, getattr(self, declared.name), (_kind(declared),), declared.metadata["bounds"])
             for declared in dataclasses.fields(self)
         )
         return list(filter(None, problems))
@@ -187,7 +187,7 @@ class Hyperparameters:
         return []
 
 
-def kind_of(declared: dataclasses.Field[Any]) -> Any:
+def _kind(declared: dataclasses.Field[Any]) -> Any:
     """Return the type of a hyperparameter: its words, or a whole or any number."""
     if options := declared.metadata["options"]:
         return Literal[options]

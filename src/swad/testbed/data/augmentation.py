@@ -35,9 +35,8 @@ class Augmentation:
         >>> Augmentation(crop=0.8, jitter=0.6).problems()
         ['jitter of the augmentation must be a number from 0 to 0.5, got 0.6']
         """
-        values = {f"{declared.name} of the augmentation": declared for declared in dataclasses.fields(self)}
         problems = (
-            problem(name, getattr(self, declared.name), (float,), declared.metadata["bounds"])
-            for name, declared in values.items()
+            problem(f"{one.name} of the augmentation", getattr(self, one.name), (float,), one.metadata["bounds"])
+            for one in dataclasses.fields(self)
         )
         return list(filter(None, problems))

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
 
 from swad.testbed.results.records import MAX_COUNT
-from swad.util.options import Bounds, problem
+from swad.util.options import Bounds, choices_of, problem
 
 Role = Literal["identity", "hyperparameter", "protocol", "machine", "output"]
 """The purpose of a field.
@@ -88,7 +88,7 @@ class Setting:
     @property
     def choices(self) -> tuple[str, ...]:
         """The values of a Literal; empty for other types."""
-        return tuple(choice for kind in self.types if get_origin(kind) is Literal for choice in get_args(kind))
+        return choices_of(self.types)
 
     @property
     def types(self) -> tuple[Any, ...]:
