@@ -8,7 +8,9 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -18,7 +20,7 @@ from helpers.tracked_values import Values, mlflow_values, tracked_values, wandb_
 from swad.testbed.results.records import Record, lock_run_directory, read_records
 from swad.testbed.results.run_data import RunData
 from swad.testbed.results.runs import find_runs
-from swad.testbed.results.trackers.base import metric_name
+from swad.testbed.results.trackers.base import BaseTracker, Status, metric_name
 from swad.testbed.results.trackers.tracking import STATE, Tracking, replay
 
 pytestmark = pytest.mark.slow
@@ -170,6 +172,31 @@ def test_a_failing_tracker_warns_once_and_the_others_continue(tmp_path, monkeypa
     assert "\n" not in reason
     found = tracked_values(tmp_path)
     assert sorted(found["tensorboard"]) == sorted(found["wandb"]) == expected(records(1, 2))
+
+
+def test_a_tool_that_fails_halfway_is_sent_only_the_rest_later(tmp_path, monkeypatch):
+    got: list[int] = []
+
+    class Halting(BaseTracker):
+        def start(self) -> str:
+            return "nowhere"
+
+        def log(self, step: int, values: Mapping[str, float]) -> None:
+            if got == [1, 2]:
+                got.append(0)  # the failure
+                raise OSError("the server does not answer")
+            got.append(step)
+
+        def finish(self, status: Status) -> None:
+            pass
+
+    monkeypatch.setitem(sys.modules, "swad.testbed.results.trackers.halting", SimpleNamespace(Tracker=Halting))
+    problems: list[str] = []
+    for _ in range(2):
+        run = run_of(tmp_path, *records(1, 2, 3, 4))
+        Tracking(run, ["halting"], warn=lambda name, reason: problems.append(reason)).finish("finished")
+    assert got == [1, 2, 0, 3, 4]
+    assert problems == ["the server does not answer"]
 
 
 def test_replay_sends_all_runs_once(tmp_path):

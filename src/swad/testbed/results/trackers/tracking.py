@@ -2,10 +2,9 @@
 
 A run that is killed has sent values that come after its checkpoint. When it is resumed it records them again, and the
 tools must not get them twice. Records are in one order, which resuming repeats, so the number of records that were sent
-says what is left to send. It is kept in `trackers.json` in the run directory, unless the tool can be asked. For a tool
-that loses values when its process is killed, those of the last attempt that ended count ("safe"). A tool therefore
-keeps the values of the first attempt; on the CPU the second has the same, and `records.jsonl` always holds those that
-count.
+says what is left to send. It is kept in `trackers.json` in the run directory, unless the tool can be asked; for a tool
+that loses values when its process is killed, it is written only when the run ends there. A tool therefore keeps the
+values of the first attempt; on the CPU the second has the same, and `records.jsonl` always holds those that count.
 
 A tracker that fails is switched off with one warning, and the run continues. `replay` sends what is missing later.
 """
@@ -14,6 +13,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from itertools import groupby
 from pathlib import Path
 from types import TracebackType
@@ -50,6 +50,7 @@ class Tracking:
         self._run, self._warn = run, warn
         self._state = _read_state(run.path / STATE)
         self._trackers: dict[str, BaseTracker] = {}
+        self._sent: dict[str, int] = {}  # records, by tracker
         self._n_records = 0  # so far, sent or not
         for name in names:
             try:
@@ -59,53 +60,50 @@ class Tracking:
         self.log(run.records)
 
     def _start(self, name: str, log: Callable[[str], None]) -> None:
-        state = self._state.setdefault(name, {"tool": {}, "sent": 0, "safe": 0, "open": False})
-        before = state["tool"].get("id")
+        state = self._state.setdefault(name, {"tool": {}, "sent": 0})
         tracker = importlib.import_module(f"swad.testbed.results.trackers.{name}").Tracker(self._run, state["tool"])
         log(f"{name}: {tracker.start()}")
         sent = tracker.n_sent()
-        if sent is None and before != state["tool"].get("id"):
-            sent = 0  # a new run in the tool has nothing yet
-        if sent is None and state["open"] and not tracker.survives_kill:
-            sent = state["safe"]
-        if sent is not None:
-            state["sent"] = sent
-        state["open"] = True
+        self._sent[name] = state["sent"] if sent is None else sent
         self._trackers[name] = tracker
-        self._save()
+        self._save()  # what the tool needs to continue its run
 
     def log(self, records: Sequence[Record]) -> None:
         """Send the records that the tools do not have yet."""
         first, self._n_records = self._n_records, self._n_records + len(records)
         for name, tracker in list(self._trackers.items()):
-            state = self._state[name]
-            new = records[max(state["sent"] - first, 0) :]
+            new = records[max(self._sent[name] - first, 0) :]
             try:
                 for step, group in groupby(new, key=lambda record: record.step):
                     members = list(group)
                     tracker.log(step, {metric_name(record): record.value for record in members})
-                    state["sent"] += len(members)
-                if new:
-                    self._save()
+                    self._sent[name] += len(members)
+                if new and tracker.survives_kill:
+                    self._keep(name)
             except Exception as error:
                 self._fail(name, error)
 
     def finish(self, status: Status) -> None:
         """End the run in every tool."""
         for name, tracker in list(self._trackers.items()):
-            state = self._state[name]
             try:
                 tracker.finish(status)
-                state["open"], state["safe"] = False, state["sent"]
-                self._save()
+                self._keep(name)
             except Exception as error:
                 self._fail(name, error)
         self._trackers.clear()
 
     def _fail(self, name: str, error: Exception) -> None:
         """Switch a tracker off. Its state stays, so that it can be continued."""
-        self._trackers.pop(name, None)
+        tracker = self._trackers.pop(name, None)
+        if tracker is not None and tracker.survives_kill:
+            with suppress(OSError):
+                self._keep(name)  # a part may have been sent
         self._warn(name, one_line(error, 300))
+
+    def _keep(self, name: str) -> None:
+        self._state[name]["sent"] = self._sent[name]
+        self._save()
 
     def _save(self) -> None:
         write_json(self._run.path / STATE, self._state)
@@ -128,8 +126,6 @@ def _read_state(path: Path) -> dict[str, dict[str, Any]]:
             str(name): {
                 "tool": {str(key): str(value) for key, value in state["tool"].items()},
                 "sent": int(state["sent"]),
-                "safe": int(state["safe"]),
-                "open": bool(state["open"]),
             }
             for name, state in content.items()
         }
