@@ -1,7 +1,7 @@
 """Finished runs that no one trained, for benchmarks and tests of results at scale.
 
 Their records are those of a ResNet run in number and kind: 50 evaluations, four domains, five averages. Accuracies
-depend on algorithm, learning rate and target, so selection, the table and the heat map have something to show.
+depend on algorithm, learning rate and target, so selection, the table and the page have something to show.
 
     python benchmarks/synthetic_runs.py DIRECTORY 5000
 """

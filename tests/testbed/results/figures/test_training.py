@@ -70,9 +70,8 @@ def test_a_single_evaluation_is_drawn_as_a_dot(tmp_path: Path) -> None:
         assert {line.get_marker() for line in valley_figure([run], metrics=("loss",)).axes[0].lines} == {marker}
 
 
-@pytest.mark.parametrize("bare", [False, True])
-def test_axes_are_labeled(runs: list[RunData], bare: bool) -> None:
-    loss, accuracy = valley_figure([runs[0]], bare=bare).axes
+def test_axes_are_labeled(runs: list[RunData]) -> None:
+    loss, accuracy = valley_figure([runs[0]]).axes
     assert (loss.get_ylabel(), accuracy.get_ylabel()) == ("Validation loss", "Validation accuracy, %")
     assert accuracy.get_xlabel() == "Step"
     assert "averaged range" in loss.get_legend_handles_labels()[1]
@@ -90,6 +89,7 @@ def test_curves_and_range_are_not_cut_off_at_the_ends_of_the_axes(tmp_path: Path
         assert left < 0
         assert right > 100
     assert loss.get_ylim()[0] < 0
+    assert accuracy.get_ylim()[0] < 0
     assert accuracy.get_ylim()[1] > 100
 
 

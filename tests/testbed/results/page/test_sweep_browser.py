@@ -1,8 +1,7 @@
-"""The explorer of a sweep in a real browser: numbers, filters, drill-down, heat map, comparisons, 5,000 runs."""
+"""The explorer of a sweep in a real browser: numbers, filters, drill-down, hyperparameters, 5,000 runs."""
 
 import contextlib
 import dataclasses
-import itertools
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +12,6 @@ import pytest
 import synthetic_runs
 from helpers.browser import emulate
 from helpers.contrast import contrast
-from swad.testbed.results.comparisons import compare
 from swad.testbed.results.method_results import DatasetResults, collect_results
 from swad.testbed.results.page.build import write_page
 from swad.testbed.results.records import Record
@@ -110,15 +108,13 @@ def test_a_heading_sorts_the_methods(browser: Any) -> None:
     assert names == sorted(names, key=str.lower)
 
 
-def test_filters_narrow_methods_and_comparisons(browser: Any) -> None:
+def test_filters_narrow_methods(browser: Any) -> None:
     choose(browser, "method-filters", words="swa coral")
     assert {row[0] for row in texts(browser, "#methods-table")} == {"CORAL + SWA", "CORAL + SWAD"}
-    assert {row[0] for row in texts(browser, "#wins-table")} == {"CORAL + SWA", "CORAL + SWAD"}
     choose(browser, "method-filters", words="", weights="swad")
     assert {row[0] for row in texts(browser, "#methods-table")} == {"SWAD", "CORAL + SWAD"}
     choose(browser, "method-filters", algorithm="ERM")
     assert [row[0] for row in texts(browser, "#methods-table")] == ["SWAD"]
-    assert "Comparisons need two methods" in browser.find_element("id", "wins-holder").text
     assert browser.find_element("css selector", "#method-filters output").text == "1 of 10 methods"
     choose(browser, "method-filters", words="nothing")
     assert texts(browser, "#methods-table") == []
@@ -155,7 +151,10 @@ def test_a_cell_leads_to_targets_trials_and_a_run_by_keyboard(
     )
     assert float(settings["lr"]) == run.hyperparameters["lr"]
     # Four curves in each panel: three sources and their mean.
-    assert [len(each.find_elements("css selector", ".curve")) for each in dialog.find_elements("tag name", "svg")] == [
+    assert [
+        len(each.find_elements("css selector", ".curve"))
+        for each in dialog.find_elements("css selector", ".panel > svg")
+    ] == [
         4,
         4,
     ]
@@ -195,46 +194,26 @@ def test_candidates_of_a_search_lead_to_each_other(browser: Any, searched: list[
     wait_for(lambda: best.path.name in browser.find_element("css selector", "dialog .path").text)
 
 
-def test_the_heat_map_shows_mean_and_best_validation_accuracy(browser: Any, searched: list[RunData]) -> None:
-    choose(browser, "heatmap-filters", dataset="VLCS", algorithm="CORAL", weights="swa", target="all")
-    choose(browser, "heatmap-filters", x="lr", y="weight_decay")
-    members = [run for run in searched if run.dataset == "VLCS" and run.algorithm == "coral"]
-    for show, reduce in {"mean": lambda values: sum(values) / len(values), "best run": max}.items():
-        choose(browser, "heatmap-filters", show=show)
-        shown = texts(browser, "#heat-table")
-        rates = sorted({run.hyperparameters["lr"] for run in members})
-        for row, decay in zip(shown, sorted({run.hyperparameters["weight_decay"] for run in members}), strict=True):
-            for text, lr in zip(row[1:], rates, strict=True):
-                values = [
-                    100 * (validation_accuracy(run, "swa") or 0)
-                    for run in members
-                    if (run.hyperparameters["lr"], run.hyperparameters["weight_decay"]) == (lr, decay)
-                ]
-                assert text == (f"{reduce(values):.1f} {len(values)}" if values else "–")
-    assert not browser.find_elements("css selector", "#heatmap-filters [name=value]")  # the target's is for oracles
-    choose(browser, "heatmap-filters", target="SUN09", show="mean")
-    assert texts(browser, "#heat-table")[0][1].endswith(" 2")
-
-
-def test_wins_are_those_of_the_paired_test(browser: Any, results: list[DatasetResults]) -> None:
-    shown = texts(browser, "#wins-table")
-    order = [row[0] for row in shown]
-    counts = {(first, order[place]): text for first, _, *cells in shown for place, text in enumerate(cells)}
-    outcomes = set()
-    for first, second in itertools.permutations(order, 2):
-        expected = [0, 0, 0]
-        for dataset in results:
-            mine, other = (
-                {(result.target, result.trial): result.accuracy for result in dataset.method(label) or ()}
-                for label in (first, second)
-            )
-            for target in dataset.targets:
-                pair = compare(mine, other, [target])
-                assert pair is not None
-                expected[1 if not pair.is_clear else 0 if pair.difference > 0 else 2] += 1
-        assert counts[first, second] == "–".join(map(str, expected))
-        outcomes.add(tuple(expected))
-    assert len(outcomes) > 3
+def test_every_run_is_a_point_over_each_hyperparameter(browser: Any, searched: list[RunData]) -> None:
+    choose(browser, "search-filters", dataset="VLCS", weights="swa")
+    titles = [each.text for each in browser.find_elements("css selector", "#search-charts figcaption")]
+    assert titles == ["lr", "weight_decay"]
+    assert [each.text for each in browser.find_elements("css selector", "#search-legend li")] == ["ERM", "CORAL"]
+    members = [run for run in searched if run.dataset == "VLCS"]
+    for figure in browser.find_elements("css selector", "#search-charts figure"):
+        paths = [each.get_attribute("d") for each in figure.find_elements("css selector", ".curve")]
+        for algorithm, path in zip(("erm", "coral"), paths, strict=True):
+            assert path.count("M") == sum(run.algorithm == algorithm for run in members)
+    assert not browser.find_elements("css selector", "#search-filters [name=value]")  # the target's is for oracles
+    reading = browser.execute_script(
+        """const svg = document.querySelector('#search-charts svg'), frame = svg.getBoundingClientRect();
+        svg.dispatchEvent(new PointerEvent('pointermove', {clientX: frame.right - 1, clientY: frame.top + 50}));
+        return document.querySelector('#search-charts .reading').innerText.split('\\n')"""
+    )
+    rate = max(run.hyperparameters["lr"] for run in members)
+    alike = [run for run in members if run.algorithm == "coral" and run.hyperparameters["lr"] == rate]
+    best = max(100 * (validation_accuracy(run, "swa") or 0) for run in alike)
+    assert reading[reading.index("CORAL") + 1] == f"{best:.1f}"
 
 
 def test_runs_are_filtered_sorted_and_paged(browser: Any, searched: list[RunData]) -> None:
@@ -269,7 +248,7 @@ def test_text_stands_out_and_nothing_overflows(browser: Any, scheme: str, width:
             canvas.fillStyle = color; canvas.fillRect(0, 0, 1, 1);
             return `rgb(${[...canvas.getImageData(0, 0, 1, 1).data].slice(0, 3).join(', ')})`;
         };
-        return [...document.querySelectorAll('.heat, .filters select, .pages button:enabled')].map(cell => {
+        return [...document.querySelectorAll('.filters select, .pages button:enabled')].map(cell => {
             const style = getComputedStyle(cell);
             return [plain(style.color), plain(style.backgroundColor)];
         })"""
@@ -310,7 +289,7 @@ def test_runs_without_averages_are_explored_too(
     assert page.get_log("browser") == []
 
 
-def test_one_trial_beside_others_wins_nothing_and_a_diverged_loss_is_legible(
+def test_a_diverged_loss_is_legible(
     chromium: Any, searched: list[RunData], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("swad.testbed.results.page.build.MAX_FIGURES", 0)
@@ -323,12 +302,6 @@ def test_one_trial_beside_others_wins_nothing_and_a_diverged_loss_is_legible(
     other = Record("r", 5000, "photo", "out", "accuracy", 0.5, "swad_text")  # of one run alone
     runs[runs.index(first)] = dataclasses.replace(first, records=(*records, other))
     page = open_page(chromium, write_page(runs, tmp_path / "report.html"))
-    shown = texts(page, "#wins-table")
-    order = [row[0] for row in shown]
-    of_one_trial = [
-        cell for row in shown for name, cell in zip(order, row[2:], strict=True) if "CORAL" in row[0] + name
-    ]
-    assert {cell for cell in of_one_trial if cell} == {"0–8–0"}
     chosen = "return document.getElementById('run-filters').elements.weights.selectedOptions[0].text"
     assert page.execute_script(chosen) == "swad"
     page.execute_script(f"return showRun({[run.path for run in runs].index(first.path)})")
@@ -377,13 +350,11 @@ def test_5000_runs_stay_fluid(chromium: Any, many: list[RunData], tmp_path: Path
     choose(browser, "method-filters", words="swad")
     choose(browser, "method-filters", words="")
     browser.find_elements("css selector", "#methods-table thead button")[2].click()
-    for name in ("dataset", "algorithm", "target"):
-        browser.execute_script(
-            """const field = document.getElementById('heatmap-filters').elements[arguments[0]];
-            field.selectedIndex = field.options.length - 1;
-            field.dispatchEvent(new Event('input', {bubbles: true}));""",
-            name,
-        )
+    browser.execute_script(
+        """const field = document.getElementById('search-filters').elements.dataset;
+        field.selectedIndex = field.options.length - 1;
+        field.dispatchEvent(new Event('input', {bubbles: true}));"""
+    )
     choose(browser, "run-filters", words="vlcs coral lr=5e-05")
     choose(browser, "run-filters", words="")
     for place in (0, 1, 4):

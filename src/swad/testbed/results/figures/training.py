@@ -40,10 +40,6 @@ def valley_figure(
     runs: Sequence[RunData],
     average: str | None = None,
     metrics: Sequence[str] = ("loss", "accuracy"),
-    *,
-    size: tuple[float, float] = (3.1, 2.2),
-    domains: Sequence[str] = (),
-    bare: bool = False,
 ) -> Figure:
     """Draw the validation curves of runs, such as one for each target: a column per run and a row per metric.
 
@@ -51,19 +47,14 @@ def valley_figure(
         runs: The runs.
         average: The average whose range is shown; by default the first one with a range.
         metrics: "loss" and "accuracy", or one of them.
-        size: Width and height of a panel in inches.
-        domains: The domains in the order of their colors, for figures that are shown together.
-        bare: Leave out title, legend and typeset steps, for a page that has its own.
     """
     shape = (len(metrics), len(runs))
-    legend_height = 0.0 if bare else 0.45
     with figure_style():
-        figure = new_figure(size[0] * shape[1], size[1] * shape[0] + legend_height)
+        figure = new_figure(3.1 * shape[1], 2.2 * shape[0] + 0.45)
         panels = figure.subplots(*shape, squeeze=False, sharex="col")
         # A domain has the same color in every panel, though each panel lacks another domain.
         drawn = {name for run in runs for metric in metrics for name in source_curves(run, metric)}
-        order = [*domains, *sorted(drawn - set(domains))]
-        colors = {domain: PALETTE[index % len(PALETTE)] for index, domain in enumerate(order)}
+        colors = {domain: PALETTE[index % len(PALETTE)] for index, domain in enumerate(sorted(drawn))}
         for column, run in enumerate(runs):
             by_average = valleys(run)
             averaged = by_average.get(average) if average else next(iter(by_average.values()), None)
@@ -71,15 +62,13 @@ def valley_figure(
                 axes = panels[row][column]
                 _panel(axes, run, metric, averaged, colors)
                 if row == 0:
-                    _mark_range(axes, averaged, bare)
-                    if not bare:
-                        axes.set_title(f"target: {run.target}", loc="left", pad=18, color=INK)
+                    _mark_range(axes, averaged)
+                    axes.set_title(f"target: {run.target}", loc="left", pad=18, color=INK)
                 if column == 0:
                     axes.set_ylabel(METRICS.get(metric, metric))
                 if row == len(metrics) - 1:
                     axes.set_xlabel("Step")
-        if not bare:
-            add_legend(figure, order=lambda label: (label in ("mean", "threshold", RANGE_LABEL), label))
+        add_legend(figure, order=lambda label: (label in ("mean", "threshold", RANGE_LABEL), label))
         return figure
 
 
@@ -166,7 +155,7 @@ def _panel(axes: Axes, run: RunData, metric: str, averaged: Valley | None, color
 
 
 def _fit_values(axes: Axes, curves: Sequence[Series], metric: str, averaged: Valley | None) -> None:
-    """Fit the axis to the steps after the first tenth, because the initial fall would flatten the valley."""
+    """Fit the axis of losses to the steps after the first tenth, because the initial fall would flatten the valley."""
     from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator
 
     axes.yaxis.set_major_locator(MaxNLocator(5))
@@ -176,7 +165,7 @@ def _fit_values(axes: Axes, curves: Sequence[Series], metric: str, averaged: Val
     if not late:
         return
     if metric == "accuracy":
-        low, high = min(late), max(value for _, value in points)  # a run that diverges is best at first
+        low, high = min(value for _, value in points), max(value for _, value in points)
         margin = 0.06 * (high - low or 0.1)
         axes.set_ylim(100 * max(-MARGIN, low - margin), 100 * min(1 + MARGIN, high + margin))
         return
@@ -197,7 +186,7 @@ def _power(value: float) -> str:
     return f"{value:g}" if 1e-3 <= value < 1e4 else f"1e{round(math.log10(value))}"
 
 
-def _mark_range(axes: Axes, averaged: Valley | None, bare: bool) -> None:
+def _mark_range(axes: Axes, averaged: Valley | None) -> None:
     """Write t_s and t_e above the panel in one label, because two would overlap when the range is short."""
     if averaged is None or averaged.start is None or averaged.end is None:
         return
@@ -210,7 +199,7 @@ def _mark_range(axes: Axes, averaged: Valley | None, bare: bool) -> None:
     axes.text(
         x,
         1.03,
-        f"{averaged.start:,} – {averaged.end:,}" if bare else f"$t_s$ = {averaged.start:,}   $t_e$ = {averaged.end:,}",
+        f"$t_s$ = {averaged.start:,}   $t_e$ = {averaged.end:,}",
         transform=axes.transAxes,
         ha=align,
         va="bottom",

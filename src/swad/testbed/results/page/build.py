@@ -18,15 +18,15 @@ from typing import Any
 from swad.testbed.results import published
 from swad.testbed.results.comparisons import BASELINE, compare_in_words, find_method
 from swad.testbed.results.diagnostics import find_problems
-from swad.testbed.results.figures.style import PALETTE, themed_svg
-from swad.testbed.results.figures.training import METRICS, selected_run, valley_figure
+from swad.testbed.results.figures.style import PALETTE
+from swad.testbed.results.figures.training import METRICS, selected_run
 from swad.testbed.results.labels import algorithm_label, directory_names, is_erm, weights_label
 from swad.testbed.results.method_results import DatasetResults, collect_results
 from swad.testbed.results.page.comparisons import comparison_section
 from swad.testbed.results.page.flatness import flatness_sections, surface_sections
 from swad.testbed.results.page.robustness import robustness_sections
-from swad.testbed.results.page.section import PANEL, Section
-from swad.testbed.results.page.sweep import build_sweep, is_sweep
+from swad.testbed.results.page.section import Section
+from swad.testbed.results.page.sweep import build_sweep, is_sweep, range_of
 from swad.testbed.results.record_table import Series
 from swad.testbed.results.records import RecordError
 from swad.testbed.results.run_data import RunData, setting_text
@@ -53,18 +53,6 @@ MAX_ROWS = 300
 """Tables with a row for each run have at most these rows. The explorer of a sweep lists the runs of a larger one."""
 MAX_WARNINGS = 200
 
-SWEEP_SCRIPTS = ("sweep.js", "sweep_run.js", "sweep_views.js")
-
-
-@dataclass(frozen=True)
-class Panel:
-    """One figure, with the data that the page shows at the pointer."""
-
-    id: str
-    title: str
-    svg: str
-    data: dict[str, Any]
-
 
 @dataclass(frozen=True)
 class Trial:
@@ -77,7 +65,8 @@ class Trial:
     valley: Valley | None
     steps: int
     finished: bool
-    panels: tuple[Panel, ...]
+    charts: tuple[dict[str, Any], ...]
+    """What the page's script draws."""
 
     def percent(self, step: int | None) -> float:
         """Return a step as a percentage of the run, for the bar of the averaged range."""
@@ -184,17 +173,16 @@ def write_page(
         total_time=_total_time(runs),
         common=_common_settings(runs),
         varying=_varying_settings(runs) if len(runs) <= MAX_ROWS else None,
-        panels={
-            panel.id: panel.data
+        charts={
+            trial.id: trial.charts
             for experiment in experiments
             for target in experiment.targets
             for trial in target.trials
-            for panel in trial.panels
         },
         paper=published.paper(),
         version=__version__,
         css=_asset("page.css") + (_asset("sweep.css") if sweep else ""),
-        js="".join(map(_asset, ("page.js", *(SWEEP_SCRIPTS if sweep else ())))),
+        js=_asset("page.js") + (_asset("sweep.js") if sweep else ""),
     )
     # Atomically, so a browser that reloads in the meantime never reads half a page.
     write_text(path, page, follow_link=follow_link)
@@ -251,7 +239,7 @@ def _target_use(method: str) -> str:
 
 def _trial(id: str, run: RunData, domains: Sequence[str]) -> Trial:
     averaged = next(iter(valleys(run).values()), None)
-    panels = tuple(_panel(f"{id}-{metric}", run, metric, domains) for metric in METRICS if source_curves(run, metric))
+    charts = tuple(_chart(run, metric, averaged, domains) for metric in METRICS if source_curves(run, metric))
     steps = run.config.get("steps")
     return Trial(
         id,
@@ -260,18 +248,12 @@ def _trial(id: str, run: RunData, domains: Sequence[str]) -> Trial:
         averaged,
         max(steps if isinstance(steps, int) else 0, last_step(run)),  # the published schedule has one step more
         run.finished,
-        panels,
+        charts,
     )
 
 
-def _panel(id: str, run: RunData, metric: str, domains: Sequence[str]) -> Panel:
-    figure = valley_figure([run], metrics=(metric,), size=PANEL, domains=domains, bare=True)
-    title = METRICS[metric]
-    svg = themed_svg(figure, id, f"{title} of every source against the step, target {run.target}")
-    # The layout is fixed once the figure is drawn. The page uses it to convert the pointer's position to a step.
-    axes = figure.axes[0]
-    box = axes.get_position()
-    width, height = figure.get_size_inches() * 72
+def _chart(run: RunData, metric: str, averaged: Valley | None, domains: Sequence[str]) -> dict[str, Any]:
+    """Return the validation curves of every source and their mean, with the averaged range."""
     curves = source_curves(run, metric)
     scale = 100 if metric == "accuracy" else 1
     series = [
@@ -280,17 +262,12 @@ def _panel(id: str, run: RunData, metric: str, domains: Sequence[str]) -> Panel:
     ]
     if len(curves) > 1:
         series.append({"name": "mean", "color": 0, "at": _points(mean_curve(curves.values()), scale)})
-    return Panel(
-        id,
-        title,
-        svg,
-        {
-            "box": [box.x0 * width, (1 - box.y1) * height, box.x1 * width, (1 - box.y0) * height],
-            "steps": list(axes.get_xlim()),
-            "digits": 1 if metric == "accuracy" else 3,
-            "series": series,
-        },
-    )
+    return {
+        "title": METRICS[metric],
+        "isLoss": metric == "loss",
+        "range": None if averaged is None else range_of(averaged),
+        "series": series,
+    }
 
 
 def _points(curve: Series, scale: int) -> list[list[float | str]]:

@@ -1,4 +1,4 @@
-"""The explorer of a sweep: the data from which the page shows methods x datasets, heat map, comparisons and runs.
+"""The explorer of a sweep: the data from which the page shows methods x datasets, hyperparameters and runs.
 
 The data is columns of JSON, deflated and encoded as text inside the page, so that thousands of runs stay small. Curves
 are a second part, which the page unpacks when the first run is opened. The target's accuracy is there for selected
@@ -24,10 +24,9 @@ from swad.testbed.results.run_tables import AVERAGE, MISSING
 from swad.testbed.results.selection import validation_accuracy
 from swad.testbed.results.selectors import ORACLES, SELECTORS, oracle_view
 from swad.testbed.results.tables import OURS, Cell, Row, Table, percent
-from swad.testbed.results.training_curves import final_value, last_step, source_curves, valleys
+from swad.testbed.results.training_curves import Valley, final_value, last_step, source_curves, valleys
 from swad.util.garbage import paused_garbage_collection
 from swad.util.names import NO_TARGET
-from swad.util.paired import ALPHA, ROUNDING, paired_test
 from swad.util.statistics import mean
 
 T = TypeVar("T")
@@ -80,7 +79,6 @@ def build_sweep(runs: Sequence[RunData], results: Sequence[DatasetResults], tabl
     """
     selection, oracle = results[0].selection, results[0].selection in ORACLES
     methods, accuracies = _results(results, runs)
-    tested = len(set(accuracies["trial"])) > 1
     settings = _settings(runs)
     curves, thinned = _curves(runs)
     data = {
@@ -89,8 +87,6 @@ def build_sweep(runs: Sequence[RunData], results: Sequence[DatasetResults], tabl
         "datasets": [dataset.dataset for dataset in results],
         "methods": methods,
         "results": accuracies,
-        "tested": tested,
-        "wins": _wins(len(methods), accuracies, tested),
         "runs": _runs(runs),
         "settings": settings,
         **_weights(runs, selection),
@@ -157,30 +153,6 @@ def _results(results: Sequence[DatasetResults], runs: Sequence[RunData]) -> tupl
     return list(methods), columns
 
 
-def _wins(n_methods: int, results: dict[str, list[Any]], tested: bool) -> list[list[list[int]]]:
-    """Return, of each method against each one before it, the datasets and targets with a win, a tie and a loss.
-
-    A win is a difference that the paired test over trials shows, not corrected for the number of tests. With a single
-    trial there is no test, and the higher accuracy wins.
-    """
-    scores: list[dict[tuple[int, str], dict[int, float]]] = [{} for _ in range(n_methods)]
-    names = ("method", "dataset", "target", "trial", "accuracy")
-    for method, dataset, target, trial, accuracy in zip(*(results[name] for name in names), strict=True):
-        if accuracy is not None:
-            scores[method].setdefault((dataset, target), {})[trial] = accuracy
-    wins = []
-    for number, mine in enumerate(scores):
-        wins.append([[0, 0, 0] for _ in range(number)])
-        for counts, other in zip(wins[number], scores, strict=False):
-            for place in mine.keys() & other.keys():
-                trials = mine[place].keys() & other[place].keys()
-                if trials:
-                    test = paired_test([mine[place][trial] - other[place][trial] for trial in trials])
-                    shown = test.p is not None and test.p <= ALPHA if tested else abs(test.difference) > ROUNDING
-                    counts[1 if not shown else 0 if test.difference > 0 else 2] += 1
-    return wins
-
-
 # ------------------------------------------------------------ runs
 
 
@@ -188,7 +160,7 @@ def _runs(runs: Sequence[RunData]) -> dict[str, Any]:
     ranges = []
     for run in runs:
         own = next(iter(valleys(run).values()), None)
-        ranges.append(None if own is None else [own.average, own.start, own.end, own.n_averaged, own.threshold])
+        ranges.append(None if own is None else {"average": own.average, **range_of(own)})
     return {
         "name": directory_names(runs),
         "dataset": _coded(run.table_name for run in runs),
@@ -200,6 +172,11 @@ def _runs(runs: Sequence[RunData]) -> dict[str, Any]:
         "seconds": [_round(final_value(run, "seconds_total"), 1) for run in runs],
         "range": ranges,
     }
+
+
+def range_of(valley: Valley) -> dict[str, float | None]:
+    """Return what a chart shows of the averaged range."""
+    return {"start": valley.start, "end": valley.end, "threshold": valley.threshold}
 
 
 def _weights(runs: Sequence[RunData], selection: str) -> dict[str, Any]:
