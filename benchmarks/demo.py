@@ -35,8 +35,8 @@ from swad.testbed.training.state import Training
 def demo_loops() -> dict[str, Callable[[], object]]:
     """Return two functions that make a step of the demo: ours, and a plain loop with torchvision's transforms."""
     config = resolve(make_configs(Path("unused"), (0,), None, "cpu")[0])
-    torch.set_num_threads(config.machine.threads or torch.get_num_threads())
-    sources = hold_out(benchmarks.load("digits", None), config.data.targets).sources
+    torch.set_num_threads(config.threads or torch.get_num_threads())
+    sources = hold_out(benchmarks.load("digits", None), config.targets).sources
     training = Training(config, sources, Dist(torch.device("cpu")), None, lambda text: None)
     stream = training.loader.inputs(1, 10**9)
     model = copy.deepcopy(training.predictor)

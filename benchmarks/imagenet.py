@@ -99,7 +99,7 @@ def plain_steps(
     training: Training, batches: list[Tensor], compiled: Callable[..., Any]
 ) -> dict[str, Callable[[], None]]:
     """Return functions that make a step of a plain loop, with one optimizer, one loss and no average, by name."""
-    device, spec, network = training.loader.device, training.sources.image_spec, training.config.model.network
+    device, spec, network = training.loader.device, training.sources.image_spec, training.config.network
     assert network is not None
     model = networks.build(network, N_CLASSES, freeze_bn=False).to(device, memory_format=torch.channels_last).train()
     call = compiled(model)

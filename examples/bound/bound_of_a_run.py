@@ -104,7 +104,7 @@ def bounds_of_run(
             theorems speak of one sample: more images make the confidence term smaller.
         device: Device to measure on.
     """
-    if not run.config.data.targets:
+    if not run.config.targets:
         raise ValueError(f"the bounds need a target, but {run.path} has none: give a run with a target")
     torch_device = find_device(device)
     model, images = run.model(name, torch_device), run.images(n_images, torch_device, None)

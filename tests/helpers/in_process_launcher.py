@@ -59,15 +59,15 @@ def fake_train(accuracy: Callable[[Any], float]) -> Callable[..., None]:
     def train(config: Any, callback: object | None = None) -> None:
         directory, name = config.output, config.name
         write_json(directory / "config.json", config.to_json())
-        domains = benchmarks.get(config.data.dataset).domains
+        domains = benchmarks.get(config.dataset).domains
         value = accuracy(config)
         with RecordWriter(directory) as writer:
-            for weights in ("best", "last", *config.evaluation.averages):
+            for weights in ("best", "last", *config.averages):
                 writer.append(
                     *(
                         Record(name, 10, domain, split, "accuracy", 1 - value if target else value, weights)
                         for domain in domains
-                        for target in [domain in config.data.targets]
+                        for target in [domain in config.targets]
                         for split in (("in", "out") if target else ("out",))
                     )
                 )

@@ -75,7 +75,7 @@ def train_slowly(config: Any, *, callback: object | None = None) -> None:
 def train_and_die(config: Any, *, callback: object | None = None) -> None:
     """Every attempt kills its process, except that a run with seed 0 dies only once."""
     deaths = config.output.with_suffix(".deaths")
-    if config.training.seed != 0 or not deaths.exists():
+    if config.seed != 0 or not deaths.exists():
         with deaths.open("a") as file:
             file.write("x")
         os.kill(os.getpid(), signal.SIGKILL)
@@ -85,4 +85,4 @@ def train_forever(config: Any, *, callback: object | None = None) -> None:
     """Note the process and its GPU, and wait for a signal if the run has seed 2."""
     config.output.mkdir(parents=True)
     (config.output / "pid").write_text(f"{os.getpid()} {os.environ.get('CUDA_VISIBLE_DEVICES')}")
-    time.sleep(600 if config.training.seed == 2 else 0.2)
+    time.sleep(600 if config.seed == 2 else 0.2)

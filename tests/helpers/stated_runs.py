@@ -28,13 +28,13 @@ def write_stated_runs(items: Iterable[Reproduction], config: PaperConfig, accura
 
 def write_stated_run(config: RunConfig, accuracy: Accuracy) -> None:
     """Write one finished run."""
-    folder, target = config.output, config.data.targets[0]
+    folder, target = config.output, config.targets[0]
     if (folder / "done.json").exists():
         return
     folder.mkdir(parents=True)
     (folder / "config.json").write_text(json.dumps(config.to_json()))
-    sources = [name for name in benchmarks.get(config.data.dataset).domains if name != target]
-    names = ["best", "last", *(spec.label for spec in parse_all(config.evaluation.averages))]
+    sources = [name for name in benchmarks.get(config.dataset).domains if name != target]
+    names = ["best", "last", *(spec.label for spec in parse_all(config.averages))]
     with RecordWriter(folder) as writer:
         for name in names:
             value = accuracy(config, name)

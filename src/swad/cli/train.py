@@ -1,6 +1,6 @@
 """`swad train`: the options are generated from the settings in `swad.testbed.training.config`.
 
-A new field of a config section is an option at once: its name with dashes, its help text, in the panel of its section.
+A new field of `RunConfig` is an option at once: its name with dashes, its help text, in the panel of its section.
 `SPECIAL` lists the few options that are written otherwise, because one command trains several runs, because the value
 is a list, or because the option switches something off.
 """
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from swad.cli import _options as parse
-from swad.testbed.training.config import SETTINGS, TITLES, ConfigError, RunConfig
+from swad.testbed.training.config import SECTIONS, SETTINGS, ConfigError, RunConfig
 from swad.testbed.training.recipe import AVERAGES, IMAGENET
 from swad.testbed.training.setting import Setting
 from swad.util.names import NO_TARGET
@@ -174,7 +174,7 @@ def make_parameter(setting: Setting) -> inspect.Parameter:
         *(special.flags or (flag,)),
         help=special.help or setting.help,
         metavar=special.metavar or ("|".join(setting.choices) or None),
-        rich_help_panel=TITLES[setting.section],
+        rich_help_panel=SECTIONS[setting.section][0],
         show_default=default not in (None, "") and setting.types != (bool,),
         autocompletion=special.complete,
     )
@@ -190,7 +190,7 @@ def train(
             "--output",
             "-o",
             help="Directory of all runs and the report; a run is in DATASET/ALGORITHM/TARGET-TRIAL below it.",
-            rich_help_panel=TITLES["files"],
+            rich_help_panel=SECTIONS["files"][0],
         ),
     ] = Path("runs"),
     no_resume: Annotated[
@@ -198,7 +198,7 @@ def train(
         typer.Option(
             "--no-resume",
             help="Fail if a run directory already contains a run, instead of resuming it.",
-            rich_help_panel=TITLES["files"],
+            rich_help_panel=SECTIONS["files"][0],
         ),
     ] = False,
     hyperparameters_from: Annotated[
@@ -207,11 +207,11 @@ def train(
             help="Take the hyperparameters of each run from this file, which `swad select` wrote: "
             "those selected for the first of --averages. --set changes single ones.",
             metavar="FILE",
-            rich_help_panel=TITLES["training"],
+            rich_help_panel=SECTIONS["training"][0],
         ),
     ] = None,
     jobs: Annotated[
-        int, typer.Option(help="Number of runs that train at the same time.", rich_help_panel=TITLES["machine"])
+        int, typer.Option(help="Number of runs that train at the same time.", rich_help_panel=SECTIONS["machine"][0])
     ] = 1,
     **options: Any,
 ) -> None:
@@ -306,10 +306,9 @@ def _check_targets(configs: Sequence[RunConfig], dataset: Dataset) -> None:
     from swad.testbed.training.checks import find_problems, source_problems
 
     for config in configs:
-        data = config.data
         if problems := find_problems(config):
             raise ConfigError(problems)
-        sources, _ = hold_out(dataset, data.targets, trial=data.trial, three_way=data.three_way)
+        sources, _ = hold_out(dataset, config.targets, trial=config.trial, three_way=config.three_way)
         if problems := source_problems(config, sources.names):
             raise ConfigError(problems)
 

@@ -112,7 +112,7 @@ def test_networks_need_one_convolution_that_receives_the_images(network):
 def test_defaults_are_those_of_domainbed():
     assert get_algorithm("arm").Hyperparameters().batch_size == 8
     config = resolve(RunConfig.from_options(dataset="digits", target="paper", output="unused", algorithm="arm"))
-    assert config.training.hyperparameters["batch_size"] == 32  # the dataset's, because its images are low-resolution
+    assert config.hyperparameters["batch_size"] == 32  # the dataset's, because its images are low-resolution
     shapes = [tuple(one.weight.shape) for one in make("arm").predictor.context if isinstance(one, nn.Conv2d)]
     assert shapes == [(64, 3, 5, 5), (64, 64, 5, 5), (1, 64, 5, 5)]
 

@@ -64,12 +64,12 @@ def test_cards_of_wrapped_networks_do_not_mention_timm(tmp_path):
 
 def test_the_config_of_a_combination_with_sam(tmp_path):
     config = resolve(RunConfig.from_options(dataset="digits", target="paper", output=tmp_path, algorithm="SAM+Coral"))
-    assert config.training.algorithm == "coral+sam"
-    assert config.training.hyperparameters["rho"] == 0.05
-    assert config.training.hyperparameters["gamma"] == 1.0
-    assert config.training.seed == resolve(config.replace(algorithm="coral+sam", seed=None)).training.seed
+    assert config.algorithm == "coral+sam"
+    assert config.hyperparameters["rho"] == 0.05
+    assert config.hyperparameters["gamma"] == 1.0
+    assert config.seed == resolve(config.replace(algorithm="coral+sam", seed=None)).seed
     other = RunConfig.from_options(dataset="digits", target="paper", output=tmp_path, algorithm="coral")
-    assert config.training.seed != resolve(other).training.seed
+    assert config.seed != resolve(other).seed
     again = RunConfig.from_json(json.loads(json.dumps(config.to_json())), tmp_path)
     assert resolve(again) == config
     with pytest.raises(ConfigError, match=r"no hyperparameter beta, only lr, .*gamma, rho"):

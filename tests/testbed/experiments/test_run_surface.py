@@ -82,8 +82,8 @@ def test_statistics_of_points_are_those_of_the_seen_images_in_batches_of_all_dom
     images = Images(pictures, ("a", "b"), ("t",))
 
     def updater(algorithm, frozen):
-        training, model = SimpleNamespace(algorithm=algorithm), SimpleNamespace(freeze_bn=frozen)
-        return run_surface._bn_updater(SimpleNamespace(config=SimpleNamespace(training=training, model=model)), images)
+        config = SimpleNamespace(algorithm=algorithm, freeze_bn=frozen)
+        return run_surface._bn_updater(SimpleNamespace(config=config), images)
 
     assert updater("erm", frozen=True) is None
     assert not updater("erm", frozen=False)(torch.nn.Sequential(torch.nn.Linear(2, 2)))
@@ -116,7 +116,7 @@ def test_corners_are_inside_the_averaged_range(tiny_run, ranges, corners):
     names = [f"step-{step:06d}" for step in range(60, 601, 30)]
     run = replace(
         run,
-        config=replace(run.config, training=replace(run.config.training, steps=600)),
+        config=run.config.replace(steps=600),
         weights=dict.fromkeys(names, "file"),
         ranges={name: {"start_step": start, "end_step": end} for name, (start, end) in ranges.items()},
     )
@@ -151,7 +151,7 @@ def test_tied_weights_of_your_own_network_are_saved_and_span_a_plane(tmp_path, m
     run = open_run(
         train(tiny(tmp_path / "run", network="own_tied", steps=9, evaluate_every=3, snapshots=(5, 7, 9))).run_dir
     )
-    assert run.config.model.weights == "random"
+    assert run.config.weights == "random"
     model = run.model("swad")
     assert model.encode.weight is model.decode.weight
     state = run.state("swad")

@@ -33,23 +33,23 @@ def config(**options: Any) -> RunConfig:
 def test_a_run_takes_hyperparameters_but_keeps_its_own() -> None:
     selection = SelectionFile("iid", (selected(),))
     (run,) = use_selection([config(trial=2, averages=("swa",), hyperparameters={"lr": 1.0})], selection)
-    assert run.training.hyperparameters == {"lr": 1.0, "dropout": 0.1}
-    assert (run.training.clip, run.evaluation.averages, run.training.steps, run.data.trial) == (2.0, ("swa",), None, 2)
+    assert run.hyperparameters == {"lr": 1.0, "dropout": 0.1}
+    assert (run.clip, run.averages, run.steps, run.trial) == (2.0, ("swa",), None, 2)
     (run,) = use_selection([config(clip=9.0)], selection)
-    assert run.training.clip == 9.0
+    assert run.clip == 9.0
 
 
 def test_the_first_average_decides_where_the_choice_differs() -> None:
     best = selected(average="best", hyperparameters={"lr": 0.25})
     selection = SelectionFile("iid", (best, selected()))
-    assert use_selection([config()], selection)[0].training.hyperparameters["lr"] == 0.5
+    assert use_selection([config()], selection)[0].hyperparameters["lr"] == 0.5
 
 
 @pytest.mark.parametrize(("dataset", "name"), [("folder", "mine"), ("imagenet", "ImageNet")])
 def test_only_an_own_folder_is_found_by_the_name_of_its_directory(dataset: str, name: str) -> None:
     entry = SelectedRun(name, "erm", "swad", "a", 0, {"lr": 0.5}, {}, {}, 1, None, "run", None, None)
     (run,) = use_selection([config(dataset=dataset, data_dir="/data/mine", target="a")], SelectionFile("iid", (entry,)))
-    assert run.training.hyperparameters == {"lr": 0.5}
+    assert run.hyperparameters == {"lr": 0.5}
 
 
 def test_everything_that_is_missing_is_listed_at_once() -> None:
@@ -85,9 +85,9 @@ SPEC = SweepSpec(targets=("paper", "board"), averages=("swad", "ema"))
 
 def planned(spec):
     return {
-        (run.config.data.target, run.config.data.trial): (
-            run.config.training.hyperparameters["lr"],
-            run.config.training.clip,
+        (run.config.target, run.config.trial): (
+            run.config.hyperparameters["lr"],
+            run.config.clip,
         )
         for run in expand(spec, "sweep").runs
     }
@@ -114,7 +114,7 @@ def test_the_selection_of_a_sweep_is_found_by_the_name_in_results(tmp_path):
     write_selection(tmp_path / "selection.json", SelectionFile("iid", (run,)))
     spec = SweepSpec(datasets=("imagenet",), data=tmp_path / "ilsvrc", domains={"imagenet": ("train",)}, trials=(0,))
     spec = dataclasses.replace(spec, selected=read_selected(tmp_path / "selection.json", spec))
-    assert [run.config.training.hyperparameters for run in expand(spec, tmp_path).runs] == [{"lr": 0.7}]
+    assert [run.config.hyperparameters for run in expand(spec, tmp_path).runs] == [{"lr": 0.7}]
 
 
 def test_missing_runs_are_listed_together(path):

@@ -82,7 +82,7 @@ def test_accuracies_and_steps_are_those_that_the_run_recorded(fresh):
 
 def test_a_run_with_an_average_whose_file_is_gone_can_be_tuned(runs):
     run = tune_runs.find_tunable([runs], None)[0][0]
-    averages = ("gone:skip=0.5", *run.saved.config.evaluation.averages)
+    averages = ("gone:skip=0.5", *run.saved.config.averages)
     saved = dataclasses.replace(run.saved, config=run.saved.config.replace(averages=averages))
     assert dataclasses.replace(run, saved=saved).trained() == run.trained()
 

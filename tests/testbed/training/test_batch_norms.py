@@ -30,7 +30,7 @@ class Batches:
 def estimate(model: nn.Module, n_images: int, n_parts: int = 1, freeze_bn: bool = False) -> tuple[bool, int, list]:
     """Return whether statistics were estimated, in how many passes, and what was averaged over processes."""
     averaged, passes = [], []
-    config = SimpleNamespace(model=SimpleNamespace(freeze_bn=freeze_bn), training=SimpleNamespace(precision="fp32"))
+    config = SimpleNamespace(freeze_bn=freeze_bn, precision="fp32")
     dist = SimpleNamespace(device=torch.device("cpu"), average=averaged.extend)
     run_info = RunInfo((n_images // 2, n_images - n_images // 2))
     algorithm = SimpleNamespace(run_info=run_info, n_images=4)

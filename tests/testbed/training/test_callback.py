@@ -31,8 +31,8 @@ def test_plain_options_and_a_partial_callback(tmp_path, capfd):
     callback = Partial()
     options = {**OPTIONS, "output": str(tmp_path / "run"), "averages": "swad:n_converge=2,ema", "device": "auto"}
     result = swad.train(options, callback=callback, progress=True)
-    assert result.config.evaluation.averages == ("swad:n_converge=2", "ema")
-    assert result.config.machine.device in ("cpu", "cuda")
+    assert result.config.averages == ("swad:n_converge=2", "ema")
+    assert result.config.device in ("cpu", "cuda")
     assert [sorted(accuracies) for accuracies in callback.accuracies] == [["board", "clutter", "outline"]] * 2
     assert all(0 <= accuracy <= 1 for accuracies in callback.accuracies for accuracy in accuracies.values())
     out, _ = capfd.readouterr()

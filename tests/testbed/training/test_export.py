@@ -45,7 +45,7 @@ def test_a_run_from_python_and_its_predictor(tmp_path):
 
 def test_a_model_to_ship_is_trained_on_all_domains(tmp_path, capsys):
     config = short(tmp_path / "none-0", target="none", split="60/20/20")
-    assert (config.name, config.data.target, config.data.targets) == ("none-0", None, ())
+    assert (config.name, config.target, config.targets) == ("none-0", None, ())
     with pytest.raises(Interrupted):
         train(config, callback=interrupt_at(10))
     result = train(config, progress=True)
@@ -100,7 +100,7 @@ def test_the_transform_repeats_the_resizing_of_cached_images(tmp_path, noise_fol
     transform = load_predictor(path).transform
     dataset = load_dataset(config)
     (target,) = hold_out(dataset, "a").target.full
-    cache = open_cache(dataset, config.machine.cache, config.data.cache_size)
+    cache = open_cache(dataset, config.cache, config.cache_size)
     ((evaluated, _),) = EvalLoader(target, dataset.image_spec, cache=cache)
     images = torch.stack([transform(Image.open(target.domain.path(key))) for key in target.keys])
     one_level = 1 / 255 / min(dataset.image_spec.std)

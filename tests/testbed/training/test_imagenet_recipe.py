@@ -59,7 +59,7 @@ def runs(tree, tmp_path_factory) -> dict[str, Path]:
     """The three runs of the recipe by learning rate; that of SWAD keeps the weights of its window."""
     output = tmp_path_factory.mktemp("runs") / "none-0"
     snapshots = {"snapshots": (17, 18, 19, 20)}
-    configs = {config.training.lr_schedule: config for config in recipe_runs(short(tree, output, averages=()))}
+    configs = {config.lr_schedule: config for config in recipe_runs(short(tree, output, averages=()))}
     for name, config in configs.items():
         train(config.replace(**snapshots) if name == "constant" else config)
     return {name: config.output for name, config in configs.items()}
@@ -145,7 +145,7 @@ def test_all_runs_of_the_recipe_have_the_requested_snapshots(tree, tmp_path):
 
 def test_momentum_is_that_of_the_recipes_sgd(tree, tmp_path):
     config = short(tree, tmp_path / "run", momentum=0.5)
-    assert resolve(config).training.momentum == 0.5
+    assert resolve(config).momentum == 0.5
     with pytest.raises(ConfigError, match=r"momentum is for the optimizer sgd, got 0\.5 with adam: set optimizer"):
         resolve(config.replace(optimizer="adam"))
 
@@ -161,9 +161,7 @@ def test_swad_is_the_mean_of_the_iterates(runs):
 
 @pytest.mark.parametrize(("name", "step"), [("constant", 6), ("constant", 18), ("cyclic", 19), ("decay", 3)])
 def test_resuming_in_mid_epoch_changes_nothing(tree, tmp_path, runs, name, step):
-    config = next(
-        config for config in recipe_runs(short(tree, tmp_path / "none-0")) if config.training.lr_schedule == name
-    )
+    config = next(config for config in recipe_runs(short(tree, tmp_path / "none-0")) if config.lr_schedule == name)
     if name == "constant":
         config = config.replace(snapshots=(17, 18, 19, 20))
     if name == "cyclic":
@@ -189,7 +187,7 @@ def test_checkpoints_do_not_wait_for_the_end_of_an_epoch(tree, tmp_path, runs, m
 
 def test_statistics_of_batch_norms_are_estimated_for_averages(tree, tmp_path):
     config = resolve(short(tree, tmp_path / "run", network="test_resnet", image_size=32, steps=4, averages=("ema",)))
-    assert not config.model.freeze_bn
+    assert not config.freeze_bn
     train(config)
     sources = hold_out(load_dataset(config), None).sources
     training = Training(config, sources, Dist(torch.device("cpu")))
@@ -228,7 +226,7 @@ def test_learning_rates_of_the_paper(schedule):
     options = {"network": "small", "image_size": 28, "lr_schedule": schedule}
     config = RunConfig.from_options(dataset="imagenet", target="none", output="unused", **options)
     config = fill_defaults(config, stored={}, n_images=0, bf16=False, training_images=(2048 * 10 + 7,))
-    assert (config.training.steps, config.evaluation.evaluate_every) == (900, 10)
+    assert (config.steps, config.evaluate_every) == (900, 10)
     assert averaging_plan(config).late == 720
     assert branch_point(config) == (None if schedule == "decay" else 720)
     split = DomainSplit(ArrayDomain("images", np.zeros(1, np.int64), np.zeros((1, 8, 8, 3), np.uint8)), "train", [0])
@@ -279,7 +277,7 @@ def test_problems_are_found_before_training(tree, tmp_path):
     assert "the reference schedule belongs to DomainBed's protocol" in problem(schedule="reference")
     # A resolved configuration is resolved again when it is trained.
     config = resolve(resolve(short(tree, tmp_path, augmentation={"crop": 0.5})))
-    assert config.data.augmentation == {"crop": 0.5, "flip": 0.5, "jitter": 0.0, "grayscale": 0.0}
+    assert config.augmentation == {"crop": 0.5, "flip": 0.5, "jitter": 0.0, "grayscale": 0.0}
     config = RunConfig.from_options(
         dataset="digits", target="paper", output=tmp_path, micro_batch=2, lr_schedule="decay"
     )

@@ -32,7 +32,7 @@ def test_the_same_seed_gives_the_same_records_and_weights(tmp_path, finished_run
     require_same(finished_run, tmp_path / "run")
     other = train(short(tmp_path / "other", seed=1))
     assert values(tmp_path / "other") != values(finished_run)
-    assert other.config.training.seed == 1
+    assert other.config.seed == 1
 
 
 def test_files_of_a_finished_run(finished_run):

@@ -48,22 +48,22 @@ def request(dataset: str = "PACS", **options) -> RunConfig:
 
 def test_the_recipe_fills_in_what_a_run_does_not_say():
     config = resolve(request())
-    assert config.training.optimizer == "sgd"
-    assert config.training.momentum == 0.8
-    assert config.model.freeze_bn is False
-    assert config.data.augmentation == {"crop": 0.8, "flip": 0.5, "jitter": 0.3, "grayscale": 0}
-    assert config.training.hyperparameters == {"lr": 0.01, "weight_decay": 5e-4, "batch_size": 64, "dropout": 0}
+    assert config.optimizer == "sgd"
+    assert config.momentum == 0.8
+    assert config.freeze_bn is False
+    assert config.augmentation == {"crop": 0.8, "flip": 0.5, "jitter": 0.3, "grayscale": 0}
+    assert config.hyperparameters == {"lr": 0.01, "weight_decay": 5e-4, "batch_size": 64, "dropout": 0}
     # 80 % of each source domain of PACS, in batches of 64 from all of them.
     images = sum(n - n // 5 for name, n in get("PACS").counts.items() if name != "art_painting")
-    assert config.training.steps == round(30 * images / 64)
+    assert config.steps == round(30 * images / 64)
     assert resolve(config) == config
     assert not config.differences(config.to_json())
 
 
 def test_a_dataset_may_have_settings_of_its_own():
     config = resolve(request("DomainNet"))
-    assert (config.training.steps, config.training.hyperparameters["lr"]) == (7, 0.02)
-    assert config.training.hyperparameters["batch_size"] == 64
+    assert (config.steps, config.hyperparameters["lr"]) == (7, 0.02)
+    assert config.hyperparameters["batch_size"] == 64
     for stated, own in (({"steps": 5}, {"epochs": 2}), ({"epochs": 2}, {"steps": 5})):
         assert Recipe(**stated, by_dataset={"PACS": Recipe(**own)}).settings("PACS") == own
 
@@ -80,27 +80,27 @@ def test_what_a_run_says_wins():
     config = resolve(request(**said, steps=11))
     for name, value in config.options().items():
         assert name not in said or name in ("augmentation", "hyperparameters") or value == said[name]
-    assert config.training.momentum is None
-    assert config.data.augmentation["crop"] == 1.0
-    assert config.data.augmentation["grayscale"] == 0
-    assert config.training.hyperparameters == {"lr": 5e-5, "weight_decay": 5e-4, "batch_size": 8, "dropout": 0}
-    assert config.training.steps == 11
+    assert config.momentum is None
+    assert config.augmentation["crop"] == 1.0
+    assert config.augmentation["grayscale"] == 0
+    assert config.hyperparameters == {"lr": 5e-5, "weight_decay": 5e-4, "batch_size": 8, "dropout": 0}
+    assert config.steps == 11
     images = sum(n - n // 5 for name, n in get("PACS").counts.items() if name != "art_painting")
     three = resolve(request(**said, epochs=3))
-    assert three.training.steps == round(3 * images / 24)
-    assert resolve(request("DomainNet", epochs=1)).training.steps > 7, "epochs replace the recipe's steps"
-    assert resolve(request(epochs=3, steps=5)).training.steps == 5, "the epochs then only divide the schedule"
+    assert three.steps == round(3 * images / 24)
+    assert resolve(request("DomainNet", epochs=1)).steps > 7, "epochs replace the recipe's steps"
+    assert resolve(request(epochs=3, steps=5)).steps == 5, "the epochs then only divide the schedule"
 
 
 def test_the_protocol_is_the_default():
     config = resolve(request(recipe=None))
-    assert (config.training.optimizer, config.training.lr_schedule, config.training.momentum) == (
+    assert (config.optimizer, config.lr_schedule, config.momentum) == (
         "adam",
         "constant",
         None,
     )
-    assert (config.model.freeze_bn, config.data.batches, config.training.epochs) == (True, "balanced", None)
-    assert config.data.augmentation == {"crop": 0.7, "flip": 0.5, "jitter": 0.3, "grayscale": 0.1}
+    assert (config.freeze_bn, config.batches, config.epochs) == (True, "balanced", None)
+    assert config.augmentation == {"crop": 0.7, "flip": 0.5, "jitter": 0.3, "grayscale": 0.1}
     before = config.to_json()
     for section, names in {
         "training": ("recipe", "optimizer", "momentum", "epochs"),
@@ -116,7 +116,7 @@ def test_a_sweep_keeps_a_value_that_is_the_protocols_but_not_the_recipes():
         options = {"recipe": recipe, "hyperparameters": {"lr": get("digits").defaults.lr}}
         spec = SweepSpec(datasets=("digits",), targets=("paper",), trials=(0,), options=options)
         [run] = expand(spec, "sweep").runs
-        assert run.config.training.hyperparameters == values
+        assert run.config.hyperparameters == values
 
 
 @pytest.mark.parametrize(
@@ -206,7 +206,7 @@ def test_a_run_uses_it_and_resumes(tmp_path):
     """Eight steps in pooled batches of 64 images: SGD with momentum, and a learning rate that halves 30 times."""
     settings = {"recipe": "own", "steps": 8, "hyperparameters": {}, "averages": ("swad",)}
     whole = train(short(tmp_path / "whole", **settings))
-    assert whole.config.training.optimizer == "sgd"
+    assert whole.config.optimizer == "sgd"
     with pytest.raises(ZeroDivisionError):
         train(short(tmp_path / "broken", **settings), callback=crash_at(6))
     train(short(tmp_path / "broken", **settings))

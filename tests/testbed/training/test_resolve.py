@@ -59,11 +59,11 @@ def test_defaults_depend_on_the_device(dataset, target, device, pipeline, precis
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: True)
     config = RunConfig.from_options(dataset=dataset, target=target, output=tmp_path, data_dir=tmp_path, device=device)
-    assert (resolve(config).data.input_pipeline, resolve(config).training.precision) == (pipeline, precision)
+    assert (resolve(config).input_pipeline, resolve(config).precision) == (pipeline, precision)
     exact = resolve(config.replace(input_pipeline="torchvision", precision="fp32"))
-    assert (exact.data.input_pipeline, exact.training.precision) == ("torchvision", "fp32")
+    assert (exact.input_pipeline, exact.precision) == ("torchvision", "fp32")
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: False)
-    assert resolve(config).training.precision == "fp32"
+    assert resolve(config).precision == "fp32"
 
 
 @pytest.mark.parametrize(
@@ -72,10 +72,10 @@ def test_defaults_depend_on_the_device(dataset, target, device, pipeline, precis
 )
 def test_a_constant_of_low_resolution_images_is_the_default_there(algorithm, name, on_photos, on_digits, tmp_path):
     digits = {"dataset": "digits", "target": "paper"}
-    assert resolve(pacs(tmp_path, algorithm=algorithm)).training.hyperparameters[name] == on_photos
-    assert resolve(pacs(tmp_path, algorithm=algorithm, **digits)).training.hyperparameters[name] == on_digits
+    assert resolve(pacs(tmp_path, algorithm=algorithm)).hyperparameters[name] == on_photos
+    assert resolve(pacs(tmp_path, algorithm=algorithm, **digits)).hyperparameters[name] == on_digits
     chosen = pacs(tmp_path, algorithm=algorithm, hyperparameters={name: 0.25}, **digits)
-    assert resolve(chosen).training.hyperparameters[name] == 0.25
+    assert resolve(chosen).hyperparameters[name] == 0.25
 
 
 def test_a_resumed_run_keeps_the_defaults_it_started_with(tmp_path, monkeypatch):
@@ -85,12 +85,12 @@ def test_a_resumed_run_keeps_the_defaults_it_started_with(tmp_path, monkeypatch)
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "config.json").write_text(json.dumps(started.to_json()))
     failed = resolve(pacs(tmp_path, device="cpu"))
-    assert (failed.data.input_pipeline, failed.training.precision) == ("torchvision", "fp32"), (
+    assert (failed.input_pipeline, failed.precision) == ("torchvision", "fp32"), (
         "a run without records cannot be resumed"
     )
     (tmp_path / "run" / "records.jsonl").write_text("{}\n")
     here = resolve(pacs(tmp_path, device="cpu"))
-    assert (here.data.input_pipeline, here.training.precision) == ("gpu", "bf16")
+    assert (here.input_pipeline, here.precision) == ("gpu", "bf16")
     assert not here.differences(started.to_json())
     changed = resolve(pacs(tmp_path, device="cpu", input_pipeline="torchvision"))
     assert changed.differences(started.to_json()) == ["input_pipeline was 'gpu', now 'torchvision'"]
@@ -105,9 +105,9 @@ def test_the_files_of_a_folder_dataset_are_counted(tmp_path, monkeypatch):
     for i in range(3):
         (tmp_path / f"{i}.jpg").touch()
     config = pacs(tmp_path, dataset="folder", device="cuda")
-    assert resolve(config).data.input_pipeline == "gpu"
+    assert resolve(config).input_pipeline == "gpu"
     monkeypatch.setattr(resolve_module, "LARGEST_DEFAULT_CACHE", 2 * 256 * 256 * 3)
-    assert resolve(config).data.input_pipeline == "torchvision"
+    assert resolve(config).input_pipeline == "torchvision"
 
 
 def notes(config):
@@ -126,7 +126,7 @@ def notes(config):
 )
 def test_random_weights_train_their_batch_norms_and_need_a_higher_learning_rate(tmp_path, changes, frozen, noted):
     config = pacs(tmp_path, **changes)
-    assert resolve(config).model.freeze_bn is frozen
+    assert resolve(config).freeze_bn is frozen
     assert [text.startswith("lr is 5e-05") for text in notes(config)] == [True] * noted
 
 
@@ -176,45 +176,43 @@ def test_one_domain_must_be_left_to_train_on(tmp_path):
 
 def test_defaults_come_from_the_dataset(tmp_path):
     vlcs = resolve(pacs(tmp_path, dataset="vlcs", target="SUN09"))
-    assert (vlcs.data.dataset, vlcs.training.steps, vlcs.evaluation.evaluate_every) == ("VLCS", 5000, 50)
+    assert (vlcs.dataset, vlcs.steps, vlcs.evaluate_every) == ("VLCS", 5000, 50)
     assert averaging_plan(vlcs).tolerance_ratio == 0.2
-    assert (vlcs.model.network, vlcs.model.weights) == ("resnet50.tv_in1k", "pretrained")
-    assert vlcs.training.hyperparameters["lr"] == 5e-5
-    trials = {resolve(pacs(tmp_path, dataset="vlcs", target="SUN09", trial=trial)).training.seed for trial in range(3)}
+    assert (vlcs.network, vlcs.weights) == ("resnet50.tv_in1k", "pretrained")
+    assert vlcs.hyperparameters["lr"] == 5e-5
+    trials = {resolve(pacs(tmp_path, dataset="vlcs", target="SUN09", trial=trial)).seed for trial in range(3)}
     assert len(trials) == 3
 
 
 @pytest.mark.parametrize(("steps", "every"), [(None, 20), (6000, 20), (400, 20), (399, 19), (100, 5), (8, 1)])
 def test_a_short_run_without_a_published_schedule_has_20_evaluations(tmp_path, steps, every):
     run = resolve(RunConfig.from_options(dataset="digits", target="paper", output=tmp_path, steps=steps))
-    assert run.evaluation.evaluate_every == every
+    assert run.evaluate_every == every
     assert steps is None or len([n for n in range(1, steps + 1) if run.evaluates(n)]) >= min(steps, 20)
-    assert resolve(pacs(tmp_path, steps=steps)).evaluation.evaluate_every == min(100, steps or 5000)
+    assert resolve(pacs(tmp_path, steps=steps)).evaluate_every == min(100, steps or 5000)
 
 
 def test_derived_seeds_never_change(tmp_path):
     """Runs of older versions are only reproduced while these numbers stay."""
     config = resolve(short(tmp_path, target=("paper", "board"), trial=2, algorithm="sam+coral"))
     text = '["digits", "coral+sam", ["paper", "board"], 2]'
-    assert config.training.seed == derived_seed(config) == int(hashlib.md5(text.encode()).hexdigest(), 16) % 2**31
+    assert config.seed == derived_seed(config) == int(hashlib.md5(text.encode()).hexdigest(), 16) % 2**31
 
 
 def test_images_are_the_networks_unless_the_settings_say_otherwise(tmp_path):
     common = {"dataset": "folder", "target": "a", "data_dir": tmp_path, "output": tmp_path / "run"}
-    data = resolve(RunConfig.from_options(**common)).data
+    data = resolve(RunConfig.from_options(**common))
     assert (data.image_size, data.image_mean, data.image_std) == (224, IMAGENET_MEAN, IMAGENET_STD)
-    data = resolve(RunConfig.from_options(**common, network="vit_tiny_patch16_384", image_std=[1, 1, 1])).data
+    data = resolve(RunConfig.from_options(**common, network="vit_tiny_patch16_384", image_std=[1, 1, 1]))
     assert (data.image_size, data.image_mean, data.image_std) == (384, (0.5, 0.5, 0.5), (1, 1, 1))
-    data = resolve(RunConfig.from_options(dataset="digits", target="paper", output=tmp_path / "run")).data
+    data = resolve(RunConfig.from_options(dataset="digits", target="paper", output=tmp_path / "run"))
     assert data.image_size is None  # low-resolution images keep their dataset's
 
 
 def test_gray_images_keep_the_normalization_of_their_dataset(tmp_path, monkeypatch):
     spec = ImageSpec(channels=1, mean=(0.5,), std=(0.2,))
     monkeypatch.setattr(benchmarks, "get", lambda name: Benchmark("folder", "", ("a", "b"), image_spec=spec))
-    data = resolve(
-        RunConfig.from_options(dataset="folder", target="a", data_dir=tmp_path, output=tmp_path / "run")
-    ).data
+    data = resolve(RunConfig.from_options(dataset="folder", target="a", data_dir=tmp_path, output=tmp_path / "run"))
     assert (data.image_size, data.image_mean, data.image_std) == (224, (0.5,), (0.2,))
 
 
@@ -237,4 +235,4 @@ def test_settings_that_cannot_work_are_refused(tmp_path, options, problem):
 
 def test_the_last_step_of_the_reference_schedule_may_be_saved(tmp_path):
     options = {"dataset": "digits", "target": "paper", "steps": 10, "snapshots": (11,), "schedule": "reference"}
-    assert resolve(RunConfig.from_options(output=tmp_path / "run", **options)).files.snapshots == (11,)
+    assert resolve(RunConfig.from_options(output=tmp_path / "run", **options)).snapshots == (11,)

@@ -37,9 +37,9 @@ def measure_flatness(config: RunConfig, progress: Progress | None = None) -> Non
 
     run = open_run(config.output)
     coarse = run_flatness.FlatnessConfig(radii=tuple(4.0 * k for k in range(7)), n_directions=16, n_images=80)
-    run_flatness.run_local(run, ["best", "swa", "swad"], coarse, device=config.machine.device, progress=progress)
+    run_flatness.run_local(run, ["best", "swa", "swad"], coarse, device=config.device, progress=progress)
     if len(run.snapshots) >= 3:
-        run_surface.run_surface(run, steps=11, n_images=80, device=config.machine.device, progress=progress)
+        run_surface.run_surface(run, steps=11, n_images=80, device=config.device, progress=progress)
 
 
 def _snapshot_steps(steps: int) -> tuple[int, ...]:

@@ -129,7 +129,7 @@ def _undamaged(file: Path) -> Path:
 
 def _require_one_target(runs: Sequence[SavedRun]) -> None:
     """Raise if a merged run was trained on the target of another."""
-    held_out = {(run.config.data.dataset, run.config.data.targets): run.path for run in runs}
+    held_out = {(run.config.dataset, run.config.targets): run.path for run in runs}
     if len(held_out) > 1:
         first, other, *_ = held_out.values()
         raise RunError(
@@ -184,11 +184,11 @@ def with_batch_norms(
 
 def split_notes(runs: Sequence[SavedRun]) -> list[str]:
     """Say that validation images of one run were training images of another, if they were."""
-    trials = sorted({run.config.data.trial for run in runs})
+    trials = sorted({run.config.trial for run in runs})
     if len(trials) < 2:
         return []
     return [
-        f"scores use the validation images of trial {runs[0].config.data.trial}, on most of which the runs of other "
+        f"scores use the validation images of trial {runs[0].config.trial}, on most of which the runs of other "
         f"trials were trained, so these score too high: runs of one trial, e.g. with other seeds, compare fairly"
     ]
 

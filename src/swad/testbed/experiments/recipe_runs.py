@@ -16,11 +16,11 @@ def recipe_runs(config: RunConfig) -> list[RunConfig]:
     Each keeps what it is trained for: ERM its live weights and an EMA, the others their average.
 
     >>> runs = recipe_runs(RunConfig.from_options(dataset="imagenet", target="none", output="runs/none-0"))
-    >>> [(run.output.name, run.evaluation.averages) for run in runs]  # doctest: +NORMALIZE_WHITESPACE
+    >>> [(run.output.name, run.averages) for run in runs]  # doctest: +NORMALIZE_WHITESPACE
     [('none-0-decay', ('ema',)),
      ('none-0-constant', ('without_opt_overfit:as=swad',)),
      ('none-0-cyclic', ('swa',))]
-    >>> runs[2].files.branch_from == runs[1].output
+    >>> runs[2].branch_from == runs[1].output
     True
 
     Args:
@@ -34,7 +34,7 @@ def recipe_runs(config: RunConfig) -> list[RunConfig]:
             averages=recipe.AVERAGES[name],
             report_live=name == "decay",
             branch_from=outputs["constant"] if name == "cyclic" else None,
-            keep_segments=config.files.keep_segments and name != "cyclic",  # a branch cannot have all of them
+            keep_segments=config.keep_segments and name != "cyclic",  # a branch cannot have all of them
         )
         for name, output in outputs.items()
     ]

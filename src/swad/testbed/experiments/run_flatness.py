@@ -69,7 +69,7 @@ class FlatnessConfig:
         """Return the precision in which a run is measured."""
         if self.precision is not None:
             return self.precision
-        return "bf16" if device.type == "cuda" and run.config.training.precision == "bf16" else "fp32"
+        return "bf16" if device.type == "cuda" and run.config.precision == "bf16" else "fp32"
 
     def settings(self, run: SavedRun, device: torch.device) -> dict[str, Any]:
         """Return the settings that identify stored results.
@@ -77,7 +77,7 @@ class FlatnessConfig:
         The number of directions is not among them, since results with more directions replace those with fewer. The
         kind of device is, since a GPU draws other directions than a CPU.
         """
-        distances = SMALL_RADII if run.config.model.network == "small" else PUBLISHED_RADII
+        distances = SMALL_RADII if run.config.network == "small" else PUBLISHED_RADII
         default = distances if self.normalize == "sphere" else SHARES
         return {
             "radii": list(check_radii(default if self.radii is None else self.radii)),
@@ -116,8 +116,8 @@ def run_local(
     window = list(run.window_snapshots) if WINDOW in names else []
     measured_names = list(dict.fromkeys([*(name for name in names if name != WINDOW), *window]))
     groups = {"seen": list(run.held_out.sources.names)}
-    if run.config.data.targets:
-        groups["unseen"] = list(run.config.data.targets)
+    if run.config.targets:
+        groups["unseen"] = list(run.config.targets)
     with RowFile(run.path, FLATNESS) as file:
         settings = config.settings(run, torch_device)
         key = file.add_settings(settings)

@@ -77,7 +77,7 @@ def run_surface(
         **run.image_settings(n_images),
         "device": torch_device.type,
         "seen": list(run.held_out.sources.names),
-        "unseen": list(run.config.data.targets),
+        "unseen": list(run.config.targets),
     }
     with RowFile(run.path, SURFACE) as file:
         key = file.add_settings(settings)
@@ -117,14 +117,14 @@ def default_corners(run: SavedRun) -> tuple[str, str, str]:
     """
     snapshots = run.snapshots
     if len(snapshots) < 3:
-        steps = run.config.training.steps or 5000
+        steps = run.config.steps or 5000
         suggestion = ",".join(str(steps * percent // 100) for percent in PAPER_CORNERS)
         raise RunError(
             f"{run.path} saved {len(snapshots) or 'no'} snapshots, but a plane needs three weights: train with "
             f"--snapshots {suggestion}, or name three with --corners ({', '.join(run.reported)})"
         )
     inside = [name for name in snapshots if not _steps_outside(run, name)]
-    total = run.config.training.steps
+    total = run.config.steps
     paper = [snapshot_name(total * percent // 100) for percent in PAPER_CORNERS] if total else []
     if paper and all(name in inside for name in paper):
         inside = paper
@@ -176,7 +176,7 @@ def _bn_updater(run: SavedRun, images: Images) -> Callable[[nn.Module], object] 
 
     Weights between trained ones have no statistics of their own.
     """
-    if run.config.model.freeze_bn:
+    if run.config.freeze_bn:
         return None
     # As in training, a batch has the same number of images of every domain, one domain after another.
     domains = [domain_images for domain_images, _ in images.side("seen").values()]
@@ -184,7 +184,7 @@ def _bn_updater(run: SavedRun, images: Images) -> Callable[[nn.Module], object] 
     share = min(n_images, max(1, BN_BATCH // len(domains)))
     starts = range(0, n_images - share + 1, share)
     batches = [torch.cat([rows[start : start + share] for rows in domains]) for start in starts]
-    algorithm = get_algorithm(run.config.training.algorithm)
+    algorithm = get_algorithm(run.config.algorithm)
     return lambda point: algorithm.estimate_statistics(point, batches)
 
 

@@ -67,7 +67,7 @@ def build_network(run: SavedRun, device: torch.device) -> nn.Module:
 def build_fast_network(run: SavedRun, device: torch.device) -> nn.Module:
     """Build the network of a run; on a GPU in the layout and with the fused kernels of its training."""
     model, spec = build_network(run, device), run.held_out.sources.image_spec
-    if device.type == "cuda" and run.config.training.precision == "bf16":
+    if device.type == "cuda" and run.config.precision == "bf16":
         model = model.to(memory_format=torch.channels_last)
         if has_triton():
             images = torch.zeros(2, spec.channels, spec.size, spec.size, device=device).normal_()
@@ -98,7 +98,7 @@ def build_loaders(
             cache,
             splits,
             keep,
-            augment=config.evaluation.augment_validation
+            augment=config.augment_validation
             and any(part.split == "val" and part.name in sources.names for part in splits),
         )
         for name, splits in parts.items()
@@ -113,7 +113,7 @@ def build_estimate(run: SavedRun, device: torch.device, workers: int | None) -> 
         device: Device of the network.
         workers: Processes that read images.
     """
-    if run.config.model.freeze_bn:
+    if run.config.freeze_bn:
         return None
     config = run.config.replace(weights="random")  # its weights are not used
     config = config if workers is None else config.replace(workers=workers)
@@ -128,7 +128,7 @@ def _cache(run: SavedRun, config: RunConfig) -> ImageCache | None:
     if not config.reads_cache:
         return None
     dataset = load_dataset(config, run.data)
-    return open_cache(dataset, config.machine.cache, config.data.cache_size, workers=config.machine.workers)
+    return open_cache(dataset, config.cache, config.cache_size, workers=config.workers)
 
 
 def build_evaluation(

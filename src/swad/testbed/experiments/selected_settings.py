@@ -35,13 +35,12 @@ def use_selection(configs: Iterable[RunConfig], selection: SelectionFile) -> lis
 
 
 def _use(config: RunConfig, selection: SelectionFile) -> RunConfig:
-    data = config.data
     options = selection.options(
-        dataset_label(data.dataset, data.data_dir),
-        canonical_name(config.training.algorithm),
-        data.target_name,
-        trial=data.trial,
-        average=_first_label(config.evaluation.averages),
+        dataset_label(config.dataset, config.data_dir),
+        canonical_name(config.algorithm),
+        config.target_name,
+        trial=config.trial,
+        average=_first_label(config.averages),
     )
     known = {name for name, setting in SETTINGS.items() if setting.role == "hyperparameter"}
     if unknown := sorted(set(options) - known):

@@ -106,7 +106,7 @@ class TunableRun:
         names = {field.name for field in dataclasses.fields(ValleySetting)}
         ratio = averaging_plan(self.saved.config).tolerance_ratio
         settings = {}
-        for text in self.saved.config.evaluation.averages:
+        for text in self.saved.config.averages:
             if text.partition(":")[0] not in _DEFINITIONS:  # among others, the user's own, whose file may be gone
                 continue
             spec = registry.parse(text)
@@ -182,7 +182,7 @@ def evaluate_rows(
         if row.run in saved:
             averages[row.run].setdefault(row.spans, row.setting)
     # A run without a target has validation images alone.
-    parts = [(path, side) for path in saved for side in sides if side != "target" or saved[path].config.data.targets]
+    parts = [(path, side) for path in saved for side in sides if side != "target" or saved[path].config.targets]
     total = sum(len(averages[path]) for path, _ in parts)
     done = 0
     scores: dict[tuple[str, str, str], dict[str, float]] = {}
@@ -220,7 +220,7 @@ def _measure(
         return
     with RowFile(run.path, TUNE) as file:
         # Rows of earlier versions have the statistics of the last update where batch norms were trained.
-        estimated = {} if run.config.model.freeze_bn else {"statistics": "estimated"}
+        estimated = {} if run.config.freeze_bn else {"statistics": "estimated"}
         key = file.add_settings({"device": device.type, "records": sha256(run.path / RECORDS), **estimated})
         stored = {row["average"]: row for row in file.rows_of(key, kind=side)}
         missing = [spans for spans in settings if spans not in stored]

@@ -83,5 +83,5 @@ def run_progress(progress: Progress | None, run: SavedRun, index: int, n_runs: i
     """Return the progress of one of several runs, labeled with its name and, among several, its algorithm."""
     if progress is None:
         return None
-    label = f"{run.config.training.algorithm} {run.name} ({index + 1} of {n_runs})" if n_runs > 1 else run.name
+    label = f"{run.config.algorithm} {run.name} ({index + 1} of {n_runs})" if n_runs > 1 else run.name
     return lambda description, done, total: progress(f"{label}: {description}", done, total)

@@ -182,7 +182,7 @@ class SavedRun:
                 resized_to = export.read_card(path)["input"].get("resized_to")
                 dataset = replace(dataset, image_spec=replace(dataset.image_spec, resized_to=resized_to))
                 break
-        return hold_out(dataset, config.data.targets, trial=config.data.trial, three_way=config.data.three_way)
+        return hold_out(dataset, config.targets, trial=config.trial, three_way=config.three_way)
 
     def images(
         self,
@@ -212,8 +212,8 @@ class SavedRun:
     @property
     def eval_group_size(self) -> int | None:
         """Number of images that must be evaluated together, if predictions depend on the batch (ARM, MTL)."""
-        algorithm = get_algorithm(self.config.training.algorithm)
-        return algorithm.eval_group_size(fill(algorithm.Hyperparameters, self.config.training.hyperparameters))
+        algorithm = get_algorithm(self.config.algorithm)
+        return algorithm.eval_group_size(fill(algorithm.Hyperparameters, self.config.hyperparameters))
 
     def batch_size(self, device: torch.device) -> int:
         """Number of images per forward pass; on a CPU small batches of large images avoid page faults."""

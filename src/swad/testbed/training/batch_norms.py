@@ -27,7 +27,7 @@ def estimate_statistics(model: nn.Module, config: RunConfig, algorithm: Algorith
 
     Returns False if there is nothing to estimate.
     """
-    if config.model.freeze_bn:
+    if config.freeze_bn:
         return False
     epoch = math.ceil(sum(algorithm.run_info.domain_sizes) / algorithm.n_images)
     with autocast(config, dist.device):

@@ -42,30 +42,30 @@ SEGMENT_LOG = "segments"
 
 def build_algorithm(config: RunConfig, sources: Sources, dist: Dist, log: Callable[[str], None] = print) -> Algorithm:
     """Build the network and the algorithm that trains it, on the device of this process."""
-    assert config.training.seed is not None
-    assert config.training.steps is not None
-    assert config.model.network is not None
-    assert config.model.weights is not None
-    algorithm_class = get_algorithm(config.training.algorithm)
+    assert config.seed is not None
+    assert config.steps is not None
+    assert config.network is not None
+    assert config.weights is not None
+    algorithm_class = get_algorithm(config.algorithm)
     if problems := source_problems(config, sources.names):
         raise RunError(problems[0])
     image_spec = sources.image_spec
     # Initialize on the CPU, so that the initial weights are the same on every device.
-    torch.manual_seed(derive_seed(WEIGHTS, config.training.seed))
+    torch.manual_seed(derive_seed(WEIGHTS, config.seed))
     network = networks.build(
-        config.model.network,
+        config.network,
         len(sources.classes),
-        weights=config.model.weights,
+        weights=config.weights,
         channels=image_spec.channels,
-        freeze_bn=bool(config.model.freeze_bn),
+        freeze_bn=bool(config.freeze_bn),
         image_size=image_spec.size,
         log=log,
     )
-    hyperparameters = algorithm_class.Hyperparameters(**config.training.hyperparameters)  # type: ignore[arg-type]
-    n_preparation = algorithm_class.preparation_steps(hyperparameters, config.training.steps)
+    hyperparameters = algorithm_class.Hyperparameters(**config.hyperparameters)  # type: ignore[arg-type]
+    n_preparation = algorithm_class.preparation_steps(hyperparameters, config.steps)
     run_info = _run_info(config, sources, dist, hyperparameters.batch_size, n_preparation)
     algorithm = algorithm_class(network, hyperparameters, run_info)
-    if not image_spec.low_res and (dist.device.type == "cpu" or config.training.precision == "bf16"):
+    if not image_spec.low_res and (dist.device.type == "cpu" or config.precision == "bf16"):
         # Tensor cores want this layout. It also helps a CPU: on two cores, with the small batches of an evaluation,
         # MobileNetV2 went from 22 to 105 images/s and ResNet-50 from 8 to 19.
         algorithm.to(memory_format=torch.channels_last)
@@ -73,23 +73,23 @@ def build_algorithm(config: RunConfig, sources: Sources, dist: Dist, log: Callab
 
 
 def _run_info(config: RunConfig, sources: Sources, dist: Dist, batch_size: int, n_preparation: int) -> RunInfo:
-    assert config.training.seed is not None
+    assert config.seed is not None
     domain_sizes, lr_scale = tuple(len(split) for split in sources.train), 1.0
-    if config.training.recipe == recipe.IMAGENET:  # which pools the images of all domains
+    if config.recipe == recipe.IMAGENET:  # which pools the images of all domains
         domain_sizes, lr_scale = (sum(domain_sizes),), batch_size / recipe.LR_BATCH
-    image_spec, pooled = sources.image_spec, config.data.batches == "pooled"
+    image_spec, pooled = sources.image_spec, config.batches == "pooled"
     n_groups = 1 if pooled else len(domain_sizes)
     return RunInfo(
         domain_sizes,
-        seed=config.training.seed,
+        seed=config.seed,
         total_steps=config.total_steps,
         n_preparation=n_preparation,
         image_shape=(image_spec.channels, image_spec.size, image_spec.size),
         image_mean=image_spec.mean,
         image_std=image_spec.std,
         pooled=pooled,
-        optimizer=config.training.optimizer or "adam",
-        momentum=config.training.momentum or 0.0,
+        optimizer=config.optimizer or "adam",
+        momentum=config.momentum or 0.0,
         lr_scale=lr_scale,
         gather=partial(dist.gather, n_groups),
         local_shard=partial(dist.local_shard, n_groups),
@@ -105,16 +105,16 @@ def build_loader(
     log: Callable[[str], None],
 ) -> Loader:
     """Build the loader of training batches: from cached images if there is a cache, else from files."""
-    batch_size, seed = algorithm.hyperparameters.batch_size, config.training.seed
+    batch_size, seed = algorithm.hyperparameters.batch_size, config.seed
     assert seed is not None
-    pool, is_imagenet = Pool(sources.train), config.training.recipe == recipe.IMAGENET
+    pool, is_imagenet = Pool(sources.train), config.recipe == recipe.IMAGENET
     sampler: Sampler
     if is_imagenet:
         sampler = Epochs(pool, batch_size, seed)
     else:
         sampler = (Pooled if algorithm.run_info.pooled else Balanced)(pool, batch_size, seed)
     images = _build_images(config, sources.image_spec, dist, algorithm, cache, pool, log)
-    micro_batch = config.training.micro_batch if is_imagenet else None
+    micro_batch = config.micro_batch if is_imagenet else None
     shares = {"rank": dist.rank, "world_size": dist.world_size}
     return Loader(pool, sampler, images, micro_batch=micro_batch, device=dist.device, **shares)
 
@@ -129,8 +129,8 @@ def _build_images(
     log: Callable[[str], None],
 ) -> ImageSource:
     """Build the source of training images."""
-    augmentation, views = Augmentation(**config.data.augmentation), algorithm.views
-    is_imagenet, seed = config.training.recipe == recipe.IMAGENET, config.training.seed
+    augmentation, views = Augmentation(**config.augmentation), algorithm.views
+    is_imagenet, seed = config.recipe == recipe.IMAGENET, config.seed
     assert seed is not None
     if cache is not None and not is_imagenet:
         return CachedImages(
@@ -141,41 +141,41 @@ def _build_images(
     normalize = Normalize(image_spec, dist.device, memory_format)
     if in_memory(pool, image_spec):
         return ArrayImages(pool, normalize, views=views, device=dist.device)
-    workers = config.machine.workers
+    workers = config.workers
     if is_imagenet and workers is None:
         workers = max(1, available_cores() // dist.local_world_size)
     options: dict[str, Any] = {"views": views, "workers": workers, "device": dist.device}
-    if is_imagenet and config.data.input_pipeline == "gpu" and not image_spec.low_res:
+    if is_imagenet and config.input_pipeline == "gpu" and not image_spec.low_res:
         return EncodedImages(pool, image_spec.size, augmentation, normalize, **options)
     return FileImages(pool, train_transform(image_spec, augmentation), normalize, **options)
 
 
 def build_schedulers(config: RunConfig, algorithm: Algorithm) -> list[LambdaLR]:
     """Build the learning rate schedulers; none for a constant learning rate."""
-    assert config.training.lr_schedule is not None
+    assert config.lr_schedule is not None
     optimizers = [optimizer for name, optimizer in algorithm.optimizers.items() if name not in algorithm.constant_lr]
     start = averaging_plan(config).late
-    if config.training.recipe == recipe.IMAGENET:
-        decays = config.training.lr_schedule == "decay"
+    if config.recipe == recipe.IMAGENET:
+        decays = config.lr_schedule == "decay"
         end, low = (config.total_steps, 0.0) if decays else (start, recipe.LOW)
         decay = Decay(config.warmup_steps, end, low, cycle=config.cycle_steps)
         return [LambdaLR(optimizer, decay) for optimizer in optimizers]
     if config.cycle_steps is not None:
         return [cyclic_lr(optimizer, config.cycle_steps, start=start) for optimizer in optimizers]
-    factor = lr_factor(config.training.lr_schedule, config.total_steps, config.training.epochs)
+    factor = lr_factor(config.lr_schedule, config.total_steps, config.epochs)
     return [] if factor is None else [LambdaLR(optimizer, copy.copy(factor)) for optimizer in optimizers]
 
 
 def build_averages(config: RunConfig, model: nn.Module) -> dict[str, Average]:
     """Build the requested averages by name."""
-    specs = registry.parse_all(config.evaluation.averages)
+    specs = registry.parse_all(config.averages)
     return registry.make(specs, model, averaging_plan(config))
 
 
 def build_group(config: RunConfig, model: nn.Module, averages: dict[str, Average], dist: Dist) -> AverageGroup | None:
     """Let all averages, and the segment log if segments are kept, share the sum of the current segment."""
     listeners = {}
-    if config.files.keep_segments:
+    if config.keep_segments:
         if dist.world_size > 1:
             raise RunError(f"keep_segments needs a single process, got {dist.world_size}: turn it off or use one")
         listeners[SEGMENT_LOG] = SegmentLog(model, config.output / SEGMENTS)

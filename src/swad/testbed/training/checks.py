@@ -30,7 +30,7 @@ MAX_THREADS = 1024
 
 def find_problems(config: RunConfig) -> list[str]:
     """List everything that is wrong with the settings and can be known without reading data, one sentence each."""
-    if not isinstance(config.data.dataset, str) or not isinstance(config.training.algorithm, str):
+    if not isinstance(config.dataset, str) or not isinstance(config.algorithm, str):
         return config.problems()
     try:
         config = apply_recipe(config)
@@ -40,13 +40,13 @@ def find_problems(config: RunConfig) -> list[str]:
         pass
     problems = config.problems()
     try:
-        benchmark = benchmarks.get(config.data.dataset)
+        benchmark = benchmarks.get(config.dataset)
     except DataError as error:
         problems.append(str(error))
         benchmark = None
     if benchmark is not None:
         problems += _target_problems(config, benchmark) + _dataset_problems(config, benchmark)
-    problems += _algorithm_problems(config, benchmark) + network_problems(config.model.network)
+    problems += _algorithm_problems(config, benchmark) + network_problems(config.network)
     if benchmark is not None and recipe_of(config) == recipe.IMAGENET:
         problems += _recipe_problems(config)
     else:
@@ -55,7 +55,7 @@ def find_problems(config: RunConfig) -> list[str]:
 
 
 def _momentum_problems(config: RunConfig) -> list[str]:
-    momentum, optimizer = config.training.momentum, config.training.optimizer or "adam"
+    momentum, optimizer = config.momentum, config.optimizer or "adam"
     if momentum is None or optimizer == "sgd":
         return []
     return [f"momentum is for the optimizer sgd, got {momentum!r} with {optimizer}: set optimizer"]
@@ -63,41 +63,40 @@ def _momentum_problems(config: RunConfig) -> list[str]:
 
 def _recipe_problems(config: RunConfig) -> list[str]:
     """List what does not go together with the imagenet recipe; its windows depend on the number of images."""
-    problems = registry.problems(config.evaluation.averages, None) + _label_problems(config)
-    if (schedule := config.training.lr_schedule) not in (None, *recipe.SCHEDULES):
+    problems = registry.problems(config.averages, None) + _label_problems(config)
+    if (schedule := config.lr_schedule) not in (None, *recipe.SCHEDULES):
         known = ", ".join(recipe.SCHEDULES)
         problems.append(f"the lr_schedule of the imagenet recipe must be one of {known}, got {schedule!r}")
-    if config.evaluation.schedule == "reference":
+    if config.schedule == "reference":
         problems.append("the reference schedule belongs to DomainBed's protocol: use the default with this recipe")
     try:
-        algorithm_class = get_algorithm(config.training.algorithm)
+        algorithm_class = get_algorithm(config.algorithm)
     except AlgorithmError:  # reported with the algorithm's problems
         return problems
     if not algorithm_class.accumulates():
         problems.append(
-            f"the imagenet recipe pools all images and accumulates their gradients, which {config.training.algorithm} "
+            f"the imagenet recipe pools all images and accumulates their gradients, which {config.algorithm} "
             "does not support: use erm"
         )
-    colors = [name for name in ("jitter", "grayscale") if config.data.augmentation.get(name)]
-    if colors and config.data.input_pipeline == "gpu":
+    colors = [name for name in ("jitter", "grayscale") if config.augmentation.get(name)]
+    if colors and config.input_pipeline == "gpu":
         problems.append(f"a device that decodes images does not change colors, got {', '.join(colors)}: set it to 0")
-    if config.training.hyperparameters.get("dropout"):
+    if config.hyperparameters.get("dropout"):
         problems.append("the imagenet recipe accumulates gradients, which dropout does not support: use dropout=0")
     return problems
 
 
 def _problems_without_recipe(config: RunConfig) -> list[str]:
-    training = config.training
-    given = {"warmup_epochs": training.warmup_epochs, "micro_batch": training.micro_batch}
+    given = {"warmup_epochs": config.warmup_epochs, "micro_batch": config.micro_batch}
     names = [name for name, value in given.items() if value is not None]
-    names += ["lr_schedule=decay"] * (training.lr_schedule == "decay")
+    names += ["lr_schedule=decay"] * (config.lr_schedule == "decay")
     return [f"{', '.join(names)} belongs to the imagenet recipe: set recipe=imagenet, or leave it out"] if names else []
 
 
 def _target_problems(config: RunConfig, benchmark: Benchmark) -> list[str]:
     if not benchmark.domains:
         return []
-    targets = config.data.targets
+    targets = config.targets
     unknown = [name for name in targets if name not in benchmark.domains]
     problems = [choice_problem("the target", name, benchmark.domains) for name in unknown]
     sources = [name for name in benchmark.domains if name not in targets]
@@ -108,31 +107,32 @@ def _target_problems(config: RunConfig, benchmark: Benchmark) -> list[str]:
 
 def source_problems(config: RunConfig, sources: Sequence[str]) -> list[str]:
     """Say if the algorithm of a run needs more source domains than there are."""
-    algorithm = config.training.algorithm
+    algorithm = config.algorithm
     try:
         needed = get_algorithm(algorithm).min_domains
     except AlgorithmError:  # reported with the algorithm's problems
         return []
     if not sources or len(sources) >= needed:
         return []
-    advice = "hold out fewer" if config.data.targets else "choose an algorithm for one domain, such as erm"
+    advice = "hold out fewer" if config.targets else "choose an algorithm for one domain, such as erm"
     return [f"{algorithm} needs at least {needed} source domains, got {', '.join(sources)}: {advice}"]
 
 
 def _dataset_problems(config: RunConfig, benchmark: Benchmark) -> list[str]:
-    data, spec = config.data, benchmark.image_spec
-    problems = list(filter(None, [benchmarks.option_problem(benchmark, data.dataset_options)]))
-    if data.data_dir is None and (missing := benchmarks.missing(benchmark, None)):
+    spec = benchmark.image_spec
+    problems = list(filter(None, [benchmarks.option_problem(benchmark, config.dataset_options)]))
+    if config.data_dir is None and (missing := benchmarks.missing(benchmark, None)):
         problems.append(missing)
-    if spec.low_res and data.image_size not in (None, spec.size):
+    if spec.low_res and config.image_size not in (None, spec.size):
         problems.append(
-            f"images of {benchmark.name} keep their size of {spec.size} pixels: leave out image_size={data.image_size}"
+            f"images of {benchmark.name} keep their size of {spec.size} pixels: "
+            f"leave out image_size={config.image_size}"
         )
-    for name, values in (("image_mean", data.image_mean), ("image_std", data.image_std)):
+    for name, values in (("image_mean", config.image_mean), ("image_std", config.image_std)):
         if values is not None and len(values) != spec.channels:
             problems.append(f"{name} must have {spec.channels} numbers, one per channel, got {len(values)}")
-    size = spec.size if data.image_size is None else data.image_size
-    if config.model.network == SMALL and not SMALLEST <= size <= LARGEST:
+    size = spec.size if config.image_size is None else config.image_size
+    if config.network == SMALL and not SMALLEST <= size <= LARGEST:
         problems.append(
             f"the network {SMALL} takes images of {SMALLEST} to {LARGEST} pixels, but {benchmark.name} has {size}: "
             "set image_size (--image-size 32) or choose a timm model"
@@ -148,16 +148,16 @@ def _has_own_recipe(name: str) -> bool:
 
 
 def _algorithm_problems(config: RunConfig, benchmark: Benchmark | None) -> list[str]:
-    name = config.training.algorithm
+    name = config.algorithm
     try:
         algorithm_class = get_algorithm(name)
     except AlgorithmError as error:
         return [str(error)]
-    if config.training.recipe == "own" and algorithm_class.own_recipe is None:
+    if config.recipe == "own" and algorithm_class.own_recipe is None:
         others = ", ".join(filter(_has_own_recipe, list_algorithms()))
         return [f"{name} has no recipe of its own: leave out --recipe{others and f', or use one of {others}'}"]
-    problems = hyperparameter_problems(name, config.training.hyperparameters, benchmark, config.training.recipe)
-    if config.data.batches == "pooled" and algorithm_class.groups_by_domain:
+    problems = hyperparameter_problems(name, config.hyperparameters, benchmark, config.recipe)
+    if config.batches == "pooled" and algorithm_class.groups_by_domain:
         problems.append(f"{name} needs images of every domain in a step, got pooled batches: use balanced ones")
     return problems
 
@@ -210,35 +210,35 @@ def network_problems(name: object) -> list[str]:
 def schedule_problems(config: RunConfig, benchmark: Benchmark | None) -> list[str]:
     """List what is wrong with steps, evaluations, snapshots and averages; without a benchmark, of a resolved run."""
     defaults = None if benchmark is None else benchmark.defaults
-    steps = config.training.steps or (defaults.steps if defaults and config.training.epochs is None else None)
-    every = config.evaluation.evaluate_every
+    steps = config.steps or (defaults.steps if defaults and config.epochs is None else None)
+    every = config.evaluate_every
     valid = not SETTINGS["steps"].problem(steps) and not SETTINGS["evaluate_every"].problem(every)
     if steps is not None and valid and defaults:
         every = every or defaults.evaluate_every_in(steps)
     if steps is None or every is None or not valid:
-        return registry.problems(config.evaluation.averages, None)
+        return registry.problems(config.averages, None)
     problems = []
-    if config.evaluation.evaluate_every is not None and every > steps:
+    if config.evaluate_every is not None and every > steps:
         problems.append(f"evaluate_every must not exceed the {steps} steps, got {every}")
     planned = config.replace(steps=steps)
-    snapshots, last = config.files.snapshots, planned.total_steps
+    snapshots, last = config.snapshots, planned.total_steps
     if not all(type(step) is int and 1 <= step <= last for step in snapshots):
         problems.append(f"snapshots must be between step 1 and step {last}, got {', '.join(map(str, snapshots))}")
     plan = registry.Plan(steps, min(every, steps), 0.3, planned.eval_offset, planned.cycle_steps)
-    if config.training.recipe == recipe.IMAGENET and steps == 1:
+    if config.recipe == recipe.IMAGENET and steps == 1:
         problems.append("the imagenet recipe needs at least 2 steps, got 1: train for more epochs")
-    if config.training.recipe == recipe.IMAGENET and config.warmup_steps > averaging_plan(config).late:
+    if config.recipe == recipe.IMAGENET and config.warmup_steps > averaging_plan(config).late:
         problems.append(
             f"the warm-up must end before the last 20 % of the {steps} steps, got {config.warmup_steps} steps: "
             "lower warmup_epochs"
         )
-    return problems + registry.problems(config.evaluation.averages, plan) + _label_problems(config)
+    return problems + registry.problems(config.averages, plan) + _label_problems(config)
 
 
 def _label_problems(config: RunConfig) -> list[str]:
     """Labels are file names in the directory that also holds the snapshots."""
     try:
-        labels = [spec.label for spec in registry.parse_all(config.evaluation.averages)]
+        labels = [spec.label for spec in registry.parse_all(config.averages)]
     except ValueError:  # reported with the averages
         return []
     return [
@@ -250,14 +250,14 @@ def _label_problems(config: RunConfig) -> list[str]:
 
 def _machine_problems(config: RunConfig) -> list[str]:
     problems = []
-    weights = config.model.weights
+    weights = config.weights
     if weights not in (None, "pretrained", "random") and not Path(str(weights)).is_file():
         problems.append(f"weights must be pretrained, random or an existing file, got {weights!r}")
-    threads = config.machine.threads
+    threads = config.threads
     if type(threads) is int and threads > MAX_THREADS:
         problems.append(f"threads must be at most {MAX_THREADS}, got {threads}: use at most one per core")
-    problems += name_problems(config.files.log)
-    problem = device_problem(config.machine.device)
+    problems += name_problems(config.log)
+    problem = device_problem(config.device)
     return [*problems, problem] if problem else problems
 
 

@@ -1,10 +1,11 @@
 """The settings of one run: how they are built, checked, stored and compared.
 
-Every field states its type, its default, its help text and its role in `swad.testbed.training.config_sections`.
+Every field of `RunConfig` states its type, its default, its help text and its role; to add a setting, declare it there.
 Everything else is derived from that: the options of `swad train`, their reference page, the `Args:` that `help()`
 shows, the checks below, `config.json`, and which settings must agree when a run is resumed or compared. This module
 imports nothing heavy, so that `swad train --help` answers at once; the checks that need datasets, algorithms or the
-machine are in `swad.testbed.training.checks`, and the defaults that depend on them in `swad.testbed.training.resolve`.
+machine are in `swad.testbed.training.checks`, and the defaults that depend on them in `swad.testbed.training.resolve`,
+which returns a `ResolvedConfig`.
 """
 
 from __future__ import annotations
@@ -13,25 +14,14 @@ import dataclasses
 import json
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, Self, get_type_hints
 
 from swad.testbed.data.augmentation import Augmentation
 from swad.testbed.training import lr_schedule, recipe
-from swad.testbed.training.config_sections import (
-    SECTIONS,
-    DataConfig,
-    EvaluationConfig,
-    FilesConfig,
-    MachineConfig,
-    ModelConfig,
-    TrainingConfig,
-)
-from swad.testbed.training.config_sections import SETTINGS as SETTINGS
-from swad.testbed.training.config_sections import TITLES as TITLES
-from swad.testbed.training.setting import add_args
-from swad.util.names import did_you_mean, is_utf8, name_problem
+from swad.testbed.training.setting import Setting, add_args, setting
+from swad.util.names import NO_TARGET, did_you_mean, is_utf8, name_problem
 
 FORMAT = 2
 """Version of `config.json`."""
@@ -45,12 +35,23 @@ class ConfigError(ValueError):
         super().__init__(problems[0] if len(problems) == 1 else "\n".join(f"- {problem}" for problem in problems))
 
 
-@dataclass(frozen=True)
+SECTIONS = {
+    "data": ("Data", "dataset"),
+    "model": ("Model", "network"),
+    "training": ("Training", "algorithm"),
+    "evaluation": ("Evaluation and averages", "averages"),
+    "machine": ("Machine", "device"),
+    "files": ("Files", "snapshots"),
+}
+"""The groups of settings in help texts and in `config.json`: the heading of each, and its first field."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class RunConfig:
-    """The settings of one run, by concern. None means the default of the dataset, the network or the machine.
+    """The settings of one run. None means the default of the dataset, the network or the machine.
 
     >>> config = RunConfig.from_options(dataset="digits", target="paper", output="runs/paper-0", steps=10)
-    >>> config.training.steps, config.data.trial, config.name
+    >>> config.steps, config.trial, config.name
     (10, 0, 'paper-0')
     >>> RunConfig.from_options(dataset="digits", target="paper", output="runs/paper-0", step=10)
     Traceback (most recent call last):
@@ -62,19 +63,316 @@ class RunConfig:
     """
 
     output: Path
-    data: DataConfig
-    model: ModelConfig = dataclasses.field(default_factory=ModelConfig)
-    training: TrainingConfig = dataclasses.field(default_factory=TrainingConfig)
-    evaluation: EvaluationConfig = dataclasses.field(default_factory=EvaluationConfig)
-    machine: MachineConfig = dataclasses.field(default_factory=MachineConfig)
-    files: FilesConfig = dataclasses.field(default_factory=FilesConfig)
+
+    # -- data ---------------------------------------------------------------------------------------------------------
+
+    dataset: str = setting(role="identity", help="Dataset (see `swad datasets`); `folder` for your own images.")
+    target: str | tuple[str, ...] | None = setting(
+        role="identity",
+        help="Domain to hold out; several for leave-one-domain-out selection; none to train on all domains.",
+    )
+    data_dir: Path | None = setting(
+        None, role="machine", help="Directory of the dataset, or the one above it. Built-in datasets need none."
+    )
+    dataset_options: Mapping[str, Any] = setting(
+        factory=dict, role="protocol", help="Options that the dataset's file defines."
+    )
+    check_counts: bool = setting(
+        True, role="protocol", help="Require the published number of images in every domain of a known dataset."
+    )
+    trial: int = setting(
+        0, role="identity", minimum=0, help="Number of the train-validation split; the protocol uses 0, 1 and 2."
+    )
+    split: Literal["80/20", "60/20/20"] = setting(
+        "80/20",
+        role="protocol",
+        help="Training and validation share of every domain, or training, validation and test (Tables 3 and 5).",
+    )
+    input_pipeline: Literal["torchvision", "gpu"] | None = setting(
+        None,
+        role="protocol",
+        help="torchvision: decode and augment each image on the CPU, as published. gpu: decode once into a cache and "
+        "augment in batches on the device. Default: gpu on a GPU unless the cache would exceed 32 GB. In the imagenet "
+        "recipe, gpu decodes JPEG files on the device and caches nothing; default: torchvision.",
+    )
+    cache_size: int | None = setting(
+        None,
+        role="protocol",
+        minimum=1,
+        help="Height and width of cached images. Default: their own if all are alike and at most 256, else 256.",
+    )
+    image_size: int | None = setting(
+        None,
+        role="protocol",
+        minimum=1,
+        help="Height and width of the images that the network sees. Default: the network's; low-resolution images keep "
+        "theirs.",
+    )
+    image_mean: tuple[float, ...] | None = setting(
+        None,
+        role="protocol",
+        help="Mean of each channel, for pixels from 0 to 1. Default: the network's, or the low-resolution dataset's.",
+    )
+    image_std: tuple[float, ...] | None = setting(
+        None,
+        role="protocol",
+        help="Standard deviation of each channel. Default: the network's, or the low-resolution dataset's.",
+    )
+    augmentation: Mapping[str, float] = setting(
+        factory=dict,
+        role="protocol",
+        help="Training augmentation: crop (smallest share of the area; 1 for no crop), flip, jitter, grayscale. "
+        "Default: crop=0.7,flip=0.5,jitter=0.3,grayscale=0.1. Low-resolution images are not augmented.",
+    )
+    batches: Literal["balanced", "pooled"] | None = setting(
+        None,
+        role="protocol",
+        help="balanced: batch_size images of every source domain in a step. pooled: batch_size images of all source "
+        "domains together, drawn with equal probability. Default: balanced.",
+    )
+
+    # -- the model ----------------------------------------------------------------------------------------------------
+
+    network: str | None = setting(
+        None,
+        role="protocol",
+        help="timm model, `small` (about 32 pixels), or your own: a file in a folder that SWAD_NETWORKS names. "
+        "Default: small for low-resolution data, else ResNet-50.",
+    )
+    weights: str | None = setting(
+        None,
+        role="protocol",
+        help="Initial weights: pretrained, random or a safetensors file. Default: pretrained; random for small and "
+        "your own networks.",
+    )
+    freeze_bn: bool | None = setting(
+        None,
+        role="protocol",
+        help="Freeze the running statistics of batch norms; scale and shift are still trained. Default: True; "
+        "False if the weights are random.",
+    )
+
+    # -- training -----------------------------------------------------------------------------------------------------
+
+    algorithm: str = setting(
+        "erm",
+        role="identity",
+        help="Training algorithm (see `swad algorithms`). Append +sam or +sagm to combine it with SAM or SAGM.",
+    )
+    recipe: Literal["imagenet", "own"] | None = setting(
+        None,
+        role="protocol",
+        help="own: train as the algorithm's own paper does (optimizer, schedule, epochs, augmentation, ...; `swad "
+        "algorithms show NAME` lists them). imagenet: train on one large dataset from scratch, with SGD, warm-up, "
+        "decay and epochs. Default: the dataset's; without one, DomainBed's protocol.",
+    )
+    hyperparameters: Mapping[str, float | str] = setting(
+        factory=dict,
+        role="hyperparameter",
+        help="Hyperparameters of the algorithm: lr, batch_size (images per source domain and step), weight_decay, "
+        "dropout and its own. In the imagenet recipe, lr is that of 256 images, and batch_size counts all images.",
+    )
+    clip: float | None = setting(
+        None, role="hyperparameter", above=0, help="Clip gradients to this norm. Default: no clipping."
+    )
+    steps: int | None = setting(
+        None, role="protocol", minimum=1, help="Optimizer steps. Default: the dataset's, or those of the epochs."
+    )
+    epochs: float | None = setting(
+        None,
+        role="protocol",
+        above=0,
+        help="Passes over the training images. If steps are given too, they set the length, and a schedule in epochs "
+        "is scaled to them. Default: the recipe's.",
+    )
+    warmup_epochs: float | None = setting(
+        None,
+        role="hyperparameter",
+        minimum=0,
+        help="Epochs in which the imagenet recipe raises the learning rate. Default: 5, or proportionally fewer "
+        "if training is shorter than 90 epochs.",
+    )
+    optimizer: Literal["adam", "sgd"] | None = setting(
+        None,
+        role="hyperparameter",
+        help="Optimizer, with the lr and weight_decay of the hyperparameters. Default: adam, or the recipe's.",
+    )
+    momentum: float | None = setting(
+        None, role="hyperparameter", minimum=0, below=1, help="Momentum of SGD. Default: 0.9."
+    )
+    lr_schedule: str | None = setting(
+        None,
+        role="hyperparameter",
+        help="constant; step:at=0.6,gamma=0.1 (times gamma after that share of the steps); exponential:gamma=0.99 "
+        "(times gamma after every epoch); or cyclic: over the last 20 % of training the learning rate decays to a "
+        "twentieth in cycles of 2 %, and SWA averages the weights at the end of each cycle. In the imagenet recipe, "
+        "constant and cyclic first decay to a twentieth, and the schedule decay goes down to zero. Default: constant, "
+        "or the recipe's.",
+    )
+    micro_batch: int | None = setting(
+        None,
+        role="protocol",
+        minimum=1,
+        help="Largest number of images per process in one forward pass; a larger batch accumulates gradients over "
+        "several. Batch norms see one pass at a time. Default: 256 in the imagenet recipe.",
+    )
+    seed: int | None = setting(
+        None,
+        role="identity",
+        minimum=0,
+        help="Seed of batches, augmentation, noise and initial weights. "
+        "Default: derived from dataset, algorithm, target and trial.",
+    )
+    precision: Literal["fp32", "bf16"] | None = setting(
+        None,
+        role="protocol",
+        help="Precision of the forward pass; weights and averages are always fp32. "
+        "Default: bf16 on a GPU that supports it, except for low-resolution data; else fp32.",
+    )
+
+    # -- evaluation and averages --------------------------------------------------------------------------------------
+
+    averages: tuple[str, ...] = setting(
+        ("swad",),
+        role="hyperparameter",
+        help="Weight averages of the trajectory, e.g. swad, swa, ema or swad:semantics=text, or your own: a file in a "
+        "folder that SWAD_AVERAGES names.",
+    )
+    evaluate_every: int | None = setting(
+        None,
+        role="protocol",
+        minimum=1,
+        help="Steps between evaluations; the last step is always evaluated. Default: the dataset's. On "
+        "datasets without a published schedule (digits, folder and your own), short runs have 20 evaluations.",
+    )
+    schedule: Literal["default", "reference"] = setting(
+        "default",
+        role="protocol",
+        help="default: T steps, evaluated after K, 2K, ..., T. reference: T + 1 steps, evaluated after 1, K + 1, ..., "
+        "T + 1, as the published code does.",
+    )
+    report_live: bool = setting(
+        True,
+        role="output",
+        free_on_resume=False,
+        help="Also report the live weights: `best` (highest validation accuracy) and `last`.",
+    )
+    early_stop: bool = setting(
+        True,
+        role="protocol",
+        help="Stop once every requested average is complete. Takes effect only without live weights to report.",
+    )
+    validation_subsample: int | None = setting(
+        None,
+        role="protocol",
+        minimum=1,
+        help="Validate on this many images per source domain during training; the final evaluation uses all.",
+    )
+    augment_validation: bool = setting(
+        False, role="protocol", help="Augment source validation images, as DomainBed does."
+    )
+    target_every_evaluation: bool = setting(
+        False,
+        role="output",
+        free_on_resume=False,
+        help="Evaluate the target at every evaluation, not only at the end (needed for oracle_best_step).",
+    )
+
+    # -- the machine --------------------------------------------------------------------------------------------------
+
+    device: str = setting("cpu", role="machine", help="Device: auto, cpu, cuda or cuda:1.")
+    engine: Literal["auto", "eager", "graph", "compile"] = setting(
+        "auto",
+        role="machine",
+        help="How a step is executed: eager, CUDA graph, or a graph with the network compiled. "
+        "auto: on a GPU a graph, compiled where the run is long enough to benefit; else eager.",
+    )
+    deterministic: bool = setting(
+        False,
+        role="machine",
+        free_on_resume=False,
+        help="Make results bit-equal on a GPU too, at some cost in speed. They always are on the CPU.",
+    )
+    workers: int | None = setting(
+        None,
+        role="machine",
+        minimum=0,
+        help="Worker processes that load images. Default: one per core, at most 8 except in the imagenet recipe.",
+    )
+    threads: int | None = setting(
+        None,
+        role="machine",
+        minimum=1,
+        free_on_resume=False,
+        help="CPU threads per process; the last bits of results depend on it. "
+        "Default: 1 for the small network, else torch's.",
+    )
+    cache: Path | None = setting(
+        None,
+        role="machine",
+        help="Directory of decoded images. Default: $SWAD_CACHE, or ~/.cache/swad/images.",
+    )
+
+    # -- files --------------------------------------------------------------------------------------------------------
+
+    snapshots: tuple[int, ...] = setting(
+        (), role="output", free_on_resume=False, help="Save the live weights after these steps, e.g. 2500,3500,4500."
+    )
+    keep_segments: bool = setting(
+        False,
+        role="output",
+        free_on_resume=False,
+        help="Keep the weights that `swad tune` and `swad windows` need: the sum of every segment, and the weights at "
+        "each new lowest validation loss. One to two copies of the model per evaluation (ResNet-50, 50 evaluations: "
+        "5 to 9 GB).",
+    )
+    branch_from: Path | None = setting(
+        None,
+        role="machine",
+        help="Directory of a run of the imagenet recipe. This run differs in the last 20 % only and continues from the "
+        "checkpoint that was kept there. Default: train from the first step.",
+    )
+    checkpoint_every: int | None = setting(
+        None,
+        role="machine",
+        minimum=1,
+        help="Steps between checkpoints. Default: once a minute.",
+    )
+    log: tuple[str, ...] = setting(
+        (),
+        role="output",
+        help="Send the records to these tools while the run trains: wandb, mlflow, tensorboard.",
+    )
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "output", Path(self.output))
+        # JSON, command lines and users give lists and texts for these; the code below sees one form.
+        targets = (self.target,) if isinstance(self.target, str) else tuple(self.target or ())
+        targets = () if targets == (NO_TARGET,) else targets
+        averages: Any = self.averages
+        if isinstance(averages, str):
+            # Imported here so that `swad train --help` answers at once.
+            from swad.testbed.averages import registry
+
+            averages = registry.split(averages)
+        forms: dict[str, Any] = {
+            "output": Path(self.output),
+            "target": (targets[0] if len(targets) == 1 else targets) or None,
+            # One directory keeps one name, from whichever directory a command is started.
+            "data_dir": None if self.data_dir is None else Path(os.path.abspath(self.data_dir)),
+            "averages": tuple(averages),
+            "log": (self.log,) if isinstance(self.log, str) else tuple(self.log),
+            "snapshots": tuple(sorted(self.snapshots)),
+        }
+        forms |= {name: dict(getattr(self, name)) for name in ("dataset_options", "augmentation", "hyperparameters")}
+        for name, kind in (("image_mean", tuple), ("image_std", tuple), ("cache", Path), ("branch_from", Path)):
+            value = getattr(self, name)
+            forms[name] = None if value is None else kind(value)
+        for name, value in forms.items():
+            object.__setattr__(self, name, value)
 
     @classmethod
-    def from_options(cls, *, output: Path | str, **options: Any) -> RunConfig:
-        """Build the settings from the fields' names alone, without their sections.
+    def from_options(cls, *, output: Path | str, **options: Any) -> Self:
+        """Build the settings; unknown names, missing ones and values of the wrong kind are refused with a sentence.
 
         Args:
             output (Path | str, required): Directory of the run.
@@ -89,71 +387,82 @@ class RunConfig:
         converted = [(SETTINGS[name], value) for name, value in options.items() if SETTINGS[name].is_converted]
         if problems := [problem for known, value in converted if (problem := known.problem(value))]:
             raise ConfigError(problems)
-        sections: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
-        for name, value in options.items():
-            sections[SETTINGS[name].section][name] = value
-        return cls(output=Path(output), **{section: SECTIONS[section](**own) for section, own in sections.items()})
+        return cls(output=Path(output), **options)
 
-    def replace(self, **options: Any) -> RunConfig:
-        """Return a copy with some settings changed, given by the fields' names alone."""
-        output = options.pop("output", self.output)
-        return RunConfig.from_options(output=output, **{**self.options(), **options})
+    def replace(self, **options: Any) -> Self:
+        """Return a copy with some settings changed."""
+        return self.from_options(**{"output": self.output, **self.options(), **options})
 
     def options(self) -> dict[str, Any]:
-        """The settings by field name, without their sections and without `output`."""
-        return {name: getattr(getattr(self, known.section), name) for name, known in SETTINGS.items()}
+        """The settings by name, without `output`."""
+        return {name: getattr(self, name) for name in SETTINGS}
 
     # -- derived values -------------------------------------------------------------------------------------------
 
     @property
+    def targets(self) -> tuple[str, ...]:
+        """The held-out domains; empty if the run trains on all."""
+        return (self.target,) if isinstance(self.target, str) else self.target or ()
+
+    @property
+    def target_name(self) -> str:
+        """The held-out domains in names of runs and directories."""
+        return "+".join(self.targets) or NO_TARGET
+
+    @property
+    def three_way(self) -> bool:
+        """Whether every domain has a test split besides training and validation."""
+        return self.split == "60/20/20"
+
+    @property
     def name(self) -> str:
         """The name of the run in records."""
-        return f"{self.data.target_name}-{self.data.trial}"
+        return f"{self.target_name}-{self.trial}"
 
     @property
     def eval_offset(self) -> int:
         """Steps by which evaluations come late: 1 in the reference schedule."""
-        return int(self.evaluation.schedule == "reference")
+        return int(self.schedule == "reference")
 
     @property
     def total_steps(self) -> int:
         """Optimizer steps of a complete run."""
-        assert self.training.steps is not None
-        return self.training.steps + self.eval_offset
+        assert self.steps is not None
+        return self.steps + self.eval_offset
 
     @property
     def cycle_steps(self) -> int | None:
         """Steps in one cycle of the learning rate; None if it is not cyclic."""
-        assert self.training.steps is not None
-        if self.training.lr_schedule != "cyclic":
+        assert self.steps is not None
+        if self.lr_schedule != "cyclic":
             return None
-        if self.training.recipe == recipe.IMAGENET:
+        if self.recipe == recipe.IMAGENET:
             return max(1, self._epochs_in_steps(recipe.CYCLE_EPOCHS))
-        return max(1, self.training.steps // 50)
+        return max(1, self.steps // 50)
 
     @property
     def warmup_steps(self) -> int:
         """Steps in which the learning rate rises."""
-        epochs = self.training.warmup_epochs
+        epochs = self.warmup_epochs
         return self._epochs_in_steps(recipe.WARMUP_EPOCHS) if epochs is None else self._in_steps(epochs)
 
     @property
     def reads_cache(self) -> bool:
         """Whether images come from a cache of decoded images; the imagenet recipe decodes them on the GPU instead."""
-        return self.data.input_pipeline == "gpu" and self.training.recipe != recipe.IMAGENET
+        return self.input_pipeline == "gpu" and self.recipe != recipe.IMAGENET
 
     def _epochs_in_steps(self, of_90: float) -> int:
-        assert self.training.epochs is not None
-        return self._in_steps(recipe.scaled_epochs(self.training.epochs, of_90))
+        assert self.epochs is not None
+        return self._in_steps(recipe.scaled_epochs(self.epochs, of_90))
 
     def _in_steps(self, epochs: float) -> int:
-        assert self.training.steps is not None
-        assert self.training.epochs is not None
-        return round(epochs * self.training.steps / self.training.epochs)
+        assert self.steps is not None
+        assert self.epochs is not None
+        return round(epochs * self.steps / self.epochs)
 
     def evaluates(self, step: int) -> bool:
         """Whether an evaluation follows step number `step`."""
-        every = self.evaluation.evaluate_every
+        every = self.evaluate_every
         assert every is not None
         return step == self.total_steps or step % every == self.eval_offset % every
 
@@ -163,29 +472,29 @@ class RunConfig:
         """List everything that is wrong with the settings by themselves, one sentence each."""
         options = self.options()
         problems = [problem for name, value in options.items() if (problem := SETTINGS[name].problem(value))]
-        schedule = self.training.lr_schedule
-        if schedule is not None and (problem := lr_schedule.problem(schedule, self.training.epochs)):
+        schedule = self.lr_schedule
+        if schedule is not None and (problem := lr_schedule.problem(schedule, self.epochs)):
             problems.append(problem)
-        problems += _augmentation_problems(self.data.augmentation) + self._name_problems()
+        problems += _augmentation_problems(self.augmentation) + self._name_problems()
         try:
-            json.dumps(self.data.dataset_options)
+            json.dumps(self.dataset_options)
         except (TypeError, ValueError) as error:
             problems.append(
                 f"dataset_options are stored as JSON, which takes numbers, texts, lists and dictionaries, got "
-                f"{self.data.dataset_options!r}: {error}"
+                f"{self.dataset_options!r}: {error}"
             )
-        std = self.data.image_std or ()
+        std = self.image_std or ()
         if not SETTINGS["image_std"].problem(std) and not all(value > 0 for value in std):
             problems.append(f"image_std must be numbers above 0, got {std!r}")
-        if not self.evaluation.report_live and not self.evaluation.averages:
+        if not self.report_live and not self.averages:
             problems.append("a run without report_live needs at least one average, got none")
         return problems
 
     def _name_problems(self) -> list[str]:
         """List the names and paths that `config.json` cannot hold, or that a report would refuse."""
-        problems = [name_problem("the target", name) for name in self.data.targets if isinstance(name, str)]
-        if self.data.dataset == "folder" and self.data.data_dir is not None:  # its results have the directory's name
-            folder = Path(os.path.abspath(self.data.data_dir)).name
+        problems = [name_problem("the target", name) for name in self.targets if isinstance(name, str)]
+        if self.dataset == "folder" and self.data_dir is not None:  # its results have the directory's name
+            folder = Path(os.path.abspath(self.data_dir)).name
             problems.append(name_problem("the folder of a dataset", folder))
         texts = {name: str(value) for name, value in self.options().items() if isinstance(value, str | Path)}
         texts.pop("target", None)
@@ -197,10 +506,10 @@ class RunConfig:
 
     def to_dict(self) -> dict[str, dict[str, Any]]:
         """The settings as plain values by section, without `output`: a run may be moved."""
-        return {
-            section: {name: _plain(getattr(getattr(self, section), name)) for name in _names(section)}
-            for section in SECTIONS
-        }
+        sections: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
+        for name, value in self.options().items():
+            sections[SETTINGS[name].section][name] = _plain(value)
+        return sections
 
     def to_json(self) -> dict[str, Any]:
         """The content of `config.json`: the settings, and the role of each for readers that know no RunConfig."""
@@ -208,7 +517,7 @@ class RunConfig:
         return {"format": FORMAT, "config": self.to_dict(), "roles": roles}
 
     @classmethod
-    def from_json(cls, content: Mapping[str, Any], output: Path | str) -> RunConfig:
+    def from_json(cls, content: Mapping[str, Any], output: Path | str) -> Self:
         """Read the content of a `config.json` in the directory `output`."""
         options = stored_options(content, output)
         try:
@@ -236,7 +545,7 @@ class RunConfig:
         for name in sorted(current):
             before, now = stored[name], current[name]
             # Under the name "folder", another directory is another dataset.
-            own_folder = name == "data_dir" and self.data.dataset == "folder"
+            own_folder = name == "data_dir" and self.dataset == "folder"
             if before == now or (SETTINGS[name].free_on_resume and not own_folder):
                 continue
             if isinstance(before, dict) and isinstance(now, dict):
@@ -248,6 +557,24 @@ class RunConfig:
             else:
                 differences.append(f"{name} was {before!r}, now {now!r}")
         return differences
+
+
+def _settings() -> dict[str, Setting]:
+    starts = {first: section for section, (_, first) in SECTIONS.items()}
+    section, settings, hints = "", {}, get_type_hints(RunConfig)
+    for field in dataclasses.fields(RunConfig)[1:]:  # without the output
+        section = starts.get(field.name, section)
+        made = None if field.default_factory is MISSING else field.default_factory()
+        default = made if field.default is MISSING else field.default
+        required = field.default is MISSING and field.default_factory is MISSING
+        settings[field.name] = Setting(field.name, section, hints[field.name], default, required, **field.metadata)
+    return settings
+
+
+SETTINGS: dict[str, Setting] = _settings()
+"""Every setting by name, in the order of the fields."""
+
+add_args(RunConfig, [known.doc for known in SETTINGS.values()])
 
 
 PROTOCOL: dict[str, Any] = {
@@ -302,22 +629,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Path):
         return str(value)
     return list(value) if isinstance(value, tuple) else value
-
-
-def _names(section: str) -> list[str]:
-    return [field.name for field in dataclasses.fields(SECTIONS[section])]
-
-
-def _document() -> None:
-    """Add the sections to the docstring of `RunConfig`, and every field to that of `from_options`."""
-    summaries = []
-    for section, section_class in SECTIONS.items():
-        required = any(known.required for known in SETTINGS.values() if known.section == section)
-        default = ", required" if required else f" = {section_class.__name__}()"
-        summary = (section_class.__doc__ or "").partition("\n")[0]
-        summaries.append(f"{section} ({section_class.__name__}{default}): {summary}")
-    add_args(RunConfig, summaries)
-    add_args(RunConfig.from_options.__func__, [known.doc for known in SETTINGS.values()])  # type: ignore[attr-defined]
-
-
-_document()

@@ -15,7 +15,6 @@ from swad.testbed.data import benchmarks
 from swad.testbed.data.domains import Dataset
 from swad.testbed.data.splits import hold_out, n_train
 from swad.testbed.training.config import SETTINGS, ConfigError, RunConfig
-from swad.testbed.training.config_sections import DataConfig
 from swad.testbed.training.recipe import IMAGENET
 from swad.testbed.training.recipe import SETTINGS as SETTINGS_OF_IMAGENET
 
@@ -54,7 +53,7 @@ def apply_recipe(config: RunConfig) -> RunConfig:
     Hyperparameters are left to `default_hyperparameters`, because a search needs them too.
     """
     if recipe_of(config) == OWN:
-        stated = _own_settings(config.data.dataset, config.training.algorithm)
+        stated = _own_settings(config.dataset, config.algorithm)
     elif recipe_of(config) == IMAGENET:
         stated = dict(SETTINGS_OF_IMAGENET)
     else:
@@ -63,7 +62,7 @@ def apply_recipe(config: RunConfig) -> RunConfig:
     options = config.options()
     if unknown := sorted(stated.keys() - STATED):
         known = ", ".join(sorted(STATED))
-        raise ConfigError([f"the recipe of {config.training.algorithm} may state {known}, got {', '.join(unknown)}"])
+        raise ConfigError([f"the recipe of {config.algorithm} may state {known}, got {', '.join(unknown)}"])
     if options["epochs"] is not None:
         stated.pop("steps", None)
     if options["optimizer"] not in (None, "sgd"):
@@ -80,7 +79,7 @@ def _own_settings(dataset: str, algorithm: str) -> dict[str, Any]:
 
 def recipe_of(config: RunConfig) -> Literal["imagenet", "own"] | None:
     """Return the recipe of a run, which may be the default of its dataset."""
-    return config.training.recipe or benchmarks.get(config.data.dataset).defaults.recipe
+    return config.recipe or benchmarks.get(config.dataset).defaults.recipe
 
 
 def planned_steps(config: RunConfig, images: Sequence[int]) -> int:
@@ -90,36 +89,35 @@ def planned_steps(config: RunConfig, images: Sequence[int]) -> int:
         config: Its settings, before or after defaults are filled in.
         images: Number of training images of every source domain, for a run that counts epochs.
     """
-    training = apply_recipe(config).training
-    if training.steps is not None or training.epochs is None:
-        return training.steps or benchmarks.get(config.data.dataset).defaults.steps
-    return max(1, round(training.epochs * sum(images) / images_per_step(config, max(1, len(images)))))
+    config = apply_recipe(config)
+    if config.steps is not None or config.epochs is None:
+        return config.steps or benchmarks.get(config.dataset).defaults.steps
+    return max(1, round(config.epochs * sum(images) / images_per_step(config, max(1, len(images)))))
 
 
 def images_per_step(config: RunConfig, n_sources: int) -> int:
     """Return the number of images in a step, over all source domains."""
-    training = config.training
-    batch_size = training.hyperparameters.get("batch_size")
+    batch_size = config.hyperparameters.get("batch_size")
     if batch_size is None:
-        batch_size = default_hyperparameters(config.data.dataset, training.algorithm, training.recipe)["batch_size"]
-    return int(batch_size) * (1 if apply_recipe(config).data.batches == "pooled" else n_sources)
+        batch_size = default_hyperparameters(config.dataset, config.algorithm, config.recipe)["batch_size"]
+    return int(batch_size) * (1 if apply_recipe(config).batches == "pooled" else n_sources)
 
 
 def training_images(config: RunConfig) -> tuple[int, ...]:
     """Return the number of training images of every source domain."""
-    data, benchmark = config.data, benchmarks.get(config.data.dataset)
-    if benchmark.counts and data.check_counts:
-        counts = [count for name, count in benchmark.counts.items() if name not in data.targets]
-        return tuple(n_train(count, three_way=data.three_way) for count in counts)
-    return _count_training_images(_key(data), data.targets, data.trial, data.three_way)
+    benchmark = benchmarks.get(config.dataset)
+    if benchmark.counts and config.check_counts:
+        counts = [count for name, count in benchmark.counts.items() if name not in config.targets]
+        return tuple(n_train(count, three_way=config.three_way) for count in counts)
+    return _count_training_images(_key(config), config.targets, config.trial, config.three_way)
 
 
-def load_data(data: DataConfig, counted: bool) -> Dataset:
+def load_data(config: RunConfig, counted: bool) -> Dataset:
     """Load the dataset of a run; if its images were just `counted`, they are not listed again."""
     if not counted:
         _load.cache_clear()
     try:
-        return _load(_key(data))
+        return _load(_key(config))
     finally:
         _load.cache_clear()
 
@@ -138,9 +136,9 @@ def _count_training_images(
     return tuple(len(part) for part in sources.train)
 
 
-def _key(data: DataConfig) -> tuple[Any, ...]:
-    options = json.dumps(data.dataset_options, sort_keys=True)
-    return (benchmarks.get(data.dataset).name, data.data_dir, data.check_counts, options)
+def _key(config: RunConfig) -> tuple[Any, ...]:
+    options = json.dumps(config.dataset_options, sort_keys=True)
+    return (benchmarks.get(config.dataset).name, config.data_dir, config.check_counts, options)
 
 
 @lru_cache(1)
@@ -151,16 +149,16 @@ def _load(key: tuple[Any, ...]) -> Dataset:
 
 def averaging_plan(config: RunConfig) -> registry.Plan:
     """The steps and evaluations of a resolved run, from which the windows of its averages follow."""
-    steps, every = config.training.steps, config.evaluation.evaluate_every
+    steps, every = config.steps, config.evaluate_every
     assert steps is not None
     assert every is not None
-    ratio = benchmarks.get(config.data.dataset).defaults.tolerance_ratio
+    ratio = benchmarks.get(config.dataset).defaults.tolerance_ratio
     # In the recipe a cyclic run shares its first 80 % with a constant one, so cycles do not move the window.
-    start = steps - max(1, steps // 5) if config.training.recipe == IMAGENET else None
+    start = steps - max(1, steps // 5) if config.recipe == IMAGENET else None
     return registry.Plan(steps, every, ratio, config.eval_offset, config.cycle_steps, start)
 
 
 def branch_point(config: RunConfig) -> int | None:
     """The step after which a run of the imagenet recipe keeps a checkpoint for other runs to branch from, if any."""
-    shares = config.training.recipe == IMAGENET and config.training.lr_schedule != "decay"
-    return averaging_plan(config).late if shares and config.files.branch_from is None else None
+    shares = config.recipe == IMAGENET and config.lr_schedule != "decay"
+    return averaging_plan(config).late if shares and config.branch_from is None else None

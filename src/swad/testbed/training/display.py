@@ -50,7 +50,7 @@ class DisplayCallback(RunCallback):
         """Training starts, resumes after `step` updates, or branches from another run there."""
         from swad.testbed.training.defaults import averaging_plan
 
-        trunk = config.files.branch_from
+        trunk = config.branch_from
         branches = trunk is not None and step == averaging_plan(config).late
         self._display.start(self._run_name, total, step, str(trunk) if branches else "")
 
@@ -93,7 +93,7 @@ class DisplayCallback(RunCallback):
 
     def on_end(self, result: RunResult) -> None:
         """Show the accuracy of every average: on the target, or without one on the validation splits."""
-        has_target = bool(result.config.data.targets)
+        has_target = bool(result.config.targets)
         accuracy = result.target_accuracy if has_target else result.source_accuracy
         accuracies = "  ".join(f"{name} {100 * accuracy(name):.1f}" for name in result.scores)
         text = f"{'target' if has_target else 'validation'} accuracy: {accuracies}"

@@ -232,9 +232,9 @@ class Evaluator:
         group_size = type(training.algorithm).eval_group_size(training.algorithm.hyperparameters)
         self._loaders = partial(eval_loaders, config, sources.image_spec, dist, group_size, training.cache)
         self._free_bytes = max_kept_bytes(dist.device)
-        assert config.training.seed is not None
-        n, augment = config.evaluation.validation_subsample, config.evaluation.augment_validation
-        val = [part.subsample(n, config.training.seed) for part in sources.val]
+        assert config.seed is not None
+        n, augment = config.validation_subsample, config.augment_validation
+        val = [part.subsample(n, config.seed) for part in sources.val]
         keep = self._reserve_memory(val)
         self.validation = self._loaders(val, keep, augment)
         self.full_validation = self.validation
@@ -314,7 +314,7 @@ def eval_loaders(
         keep: Keep the decoded images in memory for later passes.
         augment: Augment the images.
     """
-    assert config.training.seed is not None
+    assert config.seed is not None
     # Use small batches on a CPU: large activations cost more in page faults than small batches cost in calls.
     batch_size = 16 if dist.device.type == "cpu" and not image_spec.low_res else 256
     if group_size is not None:
@@ -327,11 +327,11 @@ def eval_loaders(
             rank=dist.rank,
             world_size=dist.world_size,
             whole_batches=group_size is not None,
-            augmentation=Augmentation(**config.data.augmentation) if augment else None,
-            seed=config.training.seed,
+            augmentation=Augmentation(**config.augmentation) if augment else None,
+            seed=config.seed,
             cache=cache,
             keep=keep,
-            workers=config.machine.workers,
+            workers=config.workers,
             device=dist.device,
         )
         for part in parts

@@ -26,10 +26,10 @@ def explain(error: Exception, config: RunConfig, algorithm: type[Algorithm]) -> 
     """
     if type(error).__module__.startswith("swad."):
         return None  # written for users already
-    text, hyperparameters = str(error).lower(), config.training.hyperparameters
+    text, hyperparameters = str(error).lower(), config.hyperparameters
     if isinstance(error, MemoryError) or "out of memory" in text or "can't allocate memory" in text:
         batch_size = hyperparameters.get("batch_size")
-        device = config.machine.device if "cuda" in text else "the host"
+        device = config.device if "cuda" in text else "the host"
         advice = f"lower batch_size (it is {batch_size}), use a smaller network or image_size, or fewer workers"
         return RunError(f"{config.output}: out of memory on {device}; {advice}, then run the command again")
     if "in dataloader worker process" in text:  # an exception there, with its traceback as text
@@ -58,7 +58,7 @@ def _own_algorithm_error(error: Exception, config: RunConfig, algorithm: type[Al
         return None
     frame = frames[-1]
     return RunError(
-        f"{config.training.algorithm} failed with {type(error).__name__}: {one_line(error, 200)} ({frame.filename}, "
+        f"{config.algorithm} failed with {type(error).__name__}: {one_line(error, 200)} ({frame.filename}, "
         f"line {frame.lineno}, in {frame.name}); set SWAD_TRACEBACK=1 to see the traceback"
     )
 

@@ -128,7 +128,7 @@ def _train(config: RunConfig, callback: RunCallback) -> RunResult:
             remove_checkpoint(config.output)  # a process that was killed right after writing the result left it
         return RunResult.from_json(finished, config)
     with ExitStack() as stack:
-        dist = stack.enter_context(process_group(config.machine.device))
+        dist = stack.enter_context(process_group(config.device))
         stack.enter_context(torch_settings(config, dist.device))
         stop = stack.enter_context(catch_interrupts())
         run_dir, finished = _open_run_dir(config, dist, stack)
@@ -145,7 +145,7 @@ def _train(config: RunConfig, callback: RunCallback) -> RunResult:
                 raise Interrupted(config.output, run.checkpoint_step) from None
             if isinstance(error, RecordError):
                 raise RunError(str(error)) from None
-            explained = explain(error, config, get_algorithm(config.training.algorithm))
+            explained = explain(error, config, get_algorithm(config.algorithm))
             if explained is not None:
                 raise explained from error
             raise
@@ -190,11 +190,11 @@ class _Run:
     # -- set up ---------------------------------------------------------------------------------------------------
 
     def _load_data(self) -> None:
-        data = self.config.data
-        dataset = load_dataset(self.config, counted=True)
+        config = self.config
+        dataset = load_dataset(config, counted=True)
         for note in dataset.notes:
             self.output.log(note)
-        self.sources, self.target = hold_out(dataset, data.targets, trial=data.trial, three_way=data.three_way)
+        self.sources, self.target = hold_out(dataset, config.targets, trial=config.trial, three_way=config.three_way)
         if untrained := untrained_classes(self.sources):
             names = listed(untrained, 5)
             self.output.log(f"warning: no training image shows these classes, so they cannot be recognized: {names}")
@@ -203,24 +203,24 @@ class _Run:
         if self.checkpoint is not None:
             require_same_images(self.config.output, self.checkpoint["images"], self.images)
         self.cache = None
-        machine, progress, log = self.config.machine, self.callback.on_progress, self.output.log
+        progress, log = self.callback.on_progress, self.output.log
         if self.config.reads_cache:  # the first run on a dataset builds it, which decodes every image
             self.cache = open_cache(
-                dataset, machine.cache, data.cache_size, workers=machine.workers, progress=progress, log=log
+                dataset, config.cache, config.cache_size, workers=config.workers, progress=progress, log=log
             )
             log(self.cache.describe())
             image_spec = replace(self.sources.image_spec, resized_to=self.cache.resized_to)
             self.sources = replace(self.sources, image_spec=image_spec)
-        elif self.checkpoint is None and self.config.training.recipe != IMAGENET:
+        elif self.checkpoint is None and self.config.recipe != IMAGENET:
             # Not of one large dataset, where it would take longer than an epoch.
-            decode = partial(require_decodable, dataset, machine.cache, machine.workers, progress, log)
+            decode = partial(require_decodable, dataset, config.cache, config.workers, progress, log)
             self.dist.call_in_main(decode, DataError)
 
     def _build(self) -> None:
         self.training = Training(self.config, self.sources, self.dist, self.cache, self.output.log)
         if self.checkpoint is None:  # earlier versions began such runs, and they can be finished
             networks.require_whole_patches(
-                self.training.predictor, str(self.config.model.network), self.sources.image_spec.size
+                self.training.predictor, str(self.config.network), self.sources.image_spec.size
             )
         self.evaluator = Evaluator(self.training, self.output.log)
         for text in too_few_evaluations(self.config, self.training):
@@ -233,12 +233,12 @@ class _Run:
                 self.training.load_state_dict(self.checkpoint)
             except Exception as error:  # torch raises several classes for a state that does not fit
                 if "is_branch" in self.checkpoint:
-                    raise RunError(f"cannot branch from {self.config.files.branch_from}: {error}") from None
+                    raise RunError(f"cannot branch from {self.config.branch_from}: {error}") from None
                 raise damaged_checkpoint(self.config.output, error) from None
             self.checkpoint_step = self.training.step
-            trunk = self.config.files.branch_from
+            trunk = self.config.branch_from
             if "is_branch" in self.checkpoint and self.run_dir is not None and trunk is not None:
-                self.run_dir.copy_from_trunk(trunk, self.training.step, self.config.files.snapshots)
+                self.run_dir.copy_from_trunk(trunk, self.training.step, self.config.snapshots)
             self.checkpoint = None  # frees its memory
             return
         self.checkpoint_step = self.training.step
@@ -262,7 +262,7 @@ class _Run:
                 self.callback.on_step(step, loss)
             else:
                 self.callback.on_progress(f"preparing {config.name}", number, training.n_preparation)
-            if step in config.files.snapshots:
+            if step in config.snapshots:
                 weights = cpu_weights(training.predictor)
                 self.output.save_weights(snapshot_name(step), weights, "The live weights", self.sources, step)
             evaluates = step > 0 and config.evaluates(step)
@@ -293,7 +293,7 @@ class _Run:
         """Evaluate the live weights, record the scores, and pass the validation loss to the averages."""
         training, step, name = self.training, self.training.step, self.config.name
         scores = self.evaluator.validation_scores(training.predictor)
-        with_target = self.config.evaluation.target_every_evaluation
+        with_target = self.config.target_every_evaluation
         target_scores = self.evaluator.target_scores(training.predictor, self.target) if with_target else {}
         val_loss = mean([score.loss for score in scores.values()])
         records = [
@@ -325,7 +325,7 @@ class _Run:
         """Stop a training that has diverged, unless an average with `nonfinite=skip` ignores such evaluations."""
         if math.isfinite(train_loss) or math.isfinite(val_loss):
             return
-        step, lr = self.training.step, self.config.training.hyperparameters.get("lr")
+        step, lr = self.training.step, self.config.hyperparameters.get("lr")
         valleys = [self.training.valley(name) for name in self.training.averages]
         if any(valley is not None and valley.nonfinite == "skip" for valley in valleys):
             self.output.log(
@@ -361,7 +361,7 @@ class _Run:
 
     def _checkpoint_is_due(self) -> bool:
         """Whether to save a checkpoint now, also between evaluations: an epoch of a large dataset may take an hour."""
-        every = self.config.files.checkpoint_every
+        every = self.config.checkpoint_every
         if every is not None:
             return self.training.step - self.checkpoint_step >= every
         return time.perf_counter() - self.checkpoint_time >= CHECKPOINT_SECONDS

@@ -22,18 +22,18 @@ def torch_settings(config: RunConfig, device: torch.device) -> Iterator[None]:
     warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
     benchmark = torch.backends.cudnn.benchmark
     n_threads = torch.get_num_threads()
-    if config.machine.deterministic:
+    if config.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS reads it when it is first used
         torch.use_deterministic_algorithms(True)
     # Benchmarking every algorithm took 6 to 9 s and found none faster: ResNet-50 in bf16, 13.2 ms either way (H200).
     torch.backends.cudnn.benchmark = False
-    if config.machine.threads is not None and config.machine.threads != n_threads:
-        torch.set_num_threads(config.machine.threads)
+    if config.threads is not None and config.threads != n_threads:
+        torch.set_num_threads(config.threads)
     try:
         with torch.random.fork_rng([device] if device.type == "cuda" else []):
             yield
     finally:
-        if config.machine.deterministic:  # only then: the call imports torch's compiler, which takes seconds
+        if config.deterministic:  # only then: the call imports torch's compiler, which takes seconds
             torch.use_deterministic_algorithms(deterministic, warn_only=warn_only)
         torch.backends.cudnn.benchmark = benchmark
         if torch.get_num_threads() != n_threads:
@@ -42,7 +42,7 @@ def torch_settings(config: RunConfig, device: torch.device) -> Iterator[None]:
 
 def autocast(config: RunConfig, device: torch.device) -> AbstractContextManager[object]:
     """Return the context of forward passes in the precision of a run."""
-    if config.training.precision != "bf16":
+    if config.precision != "bf16":
         return nullcontext()
     return torch.autocast(device.type, dtype=torch.bfloat16)
 

@@ -35,7 +35,7 @@ class RunOutput:
         """Start the trackers in the main process, and send them the records up to the checkpoint."""
         config = self._config
         settings = {name: value for section in config.to_dict().values() for name, value in section.items()}
-        names = config.files.log if self._run_dir is not None else ()
+        names = config.log if self._run_dir is not None else ()
 
         def warn(name: str, reason: str) -> None:
             self.log(

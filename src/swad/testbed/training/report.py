@@ -58,7 +58,7 @@ def report(
         files[name] = output.save_weights(
             name, weights, description, sources, training.step, ranges.get(name), scores[name]
         )
-    for step in config.files.snapshots:
+    for step in config.snapshots:
         if step <= training.step:
             files[snapshot_name(step)] = weights_file(snapshot_name(step))
     # The clock stays as it is: if the result cannot be written, a checkpoint adds this time to it.
@@ -75,7 +75,7 @@ def report(
     texts = range_warnings(training, losses, len(sources.classes))
     for text in texts:
         callback.on_log(f"warning: {text}")
-    engine, pipeline, precision = training.engine.kind, config.data.input_pipeline, config.training.precision
+    engine, pipeline, precision = training.engine.kind, config.input_pipeline, config.precision
     return RunResult(
         run_dir=config.output,
         config=config,
@@ -92,7 +92,7 @@ def report(
 
 def _final_weights(training: Training) -> Iterator[tuple[str, str, dict[str, Tensor]]]:
     """Yield the name, description and tensors of all weights that are reported."""
-    if training.config.evaluation.report_live:
+    if training.config.report_live:
         best = training.best
         if best.weights is not None:
             description = f"The weights of step {best.step}, with the highest mean accuracy on source validation"

@@ -44,22 +44,22 @@ def resolve(config: RunConfig) -> RunConfig:
     """Check the settings and fill in every default; all problems are reported together.
 
     >>> config = resolve(RunConfig.from_options(dataset="digits", target="paper", output="runs/paper-0"))
-    >>> config.model.network, config.training.steps == benchmarks.get("digits").defaults.steps
+    >>> config.network, config.steps == benchmarks.get("digits").defaults.steps
     ('small', True)
     """
     problems = find_problems(config)
     if problems:
         raise ConfigError(problems)
-    if config.machine.device == "auto":
+    if config.device == "auto":
         config = config.replace(device="cuda" if torch.cuda.is_available() else "cpu")
     resolved = fill_defaults(
         config,
         stored=stored_settings(config.output),
         n_images=_count_images(config),
         training_images=training_images(config) if _counts_epochs(config) else (),
-        bf16=config.machine.device.startswith("cuda") and torch.cuda.is_bf16_supported(including_emulation=False),
+        bf16=config.device.startswith("cuda") and torch.cuda.is_bf16_supported(including_emulation=False),
     )
-    if resolved.training.epochs is not None and (problems := schedule_problems(resolved, None)):
+    if resolved.epochs is not None and (problems := schedule_problems(resolved, None)):
         raise ConfigError(problems)  # only now: these steps follow from the number of images
     return resolved
 
@@ -76,98 +76,98 @@ def fill_defaults(
         bf16: Whether the device computes in bf16.
         training_images: Training images of every source domain, which are an epoch together.
     """
-    benchmark = benchmarks.get(config.data.dataset)
-    config = config.replace(recipe=recipe_of(config), algorithm=canonical_name(config.training.algorithm))
+    benchmark = benchmarks.get(config.dataset)
+    config = config.replace(recipe=recipe_of(config), algorithm=canonical_name(config.algorithm))
     config = apply_recipe(config)
-    if config.training.recipe == recipe.IMAGENET:
+    if config.recipe == recipe.IMAGENET:
         config = _fill_imagenet_recipe(config, sum(training_images))
-    algorithm, sgd = config.training.algorithm, config.training.optimizer == "sgd"
-    network = config.model.network or (SMALL if benchmark.image_spec.low_res else DEFAULT)
+    algorithm, sgd = config.algorithm, config.optimizer == "sgd"
+    network = config.network or (SMALL if benchmark.image_spec.low_res else DEFAULT)
     steps = planned_steps(config, training_images)
     images = {} if benchmark.image_spec.low_res else _image_options(config, benchmark, network)
-    weights = config.model.weights or ("pretrained" if has_pretrained(network) else "random")
+    weights = config.weights or ("pretrained" if has_pretrained(network) else "random")
     # Random weights have no statistics that are worth keeping: frozen, their batch norms would normalize nothing.
     # The small network has no batch norms.
     freeze_bn = PROTOCOL["freeze_bn"] and (weights != "random" or network == SMALL)
     complete = config.replace(
         dataset=benchmark.name,
         hyperparameters={
-            **default_hyperparameters(benchmark.name, algorithm, config.training.recipe),
-            **config.training.hyperparameters,
+            **default_hyperparameters(benchmark.name, algorithm, config.recipe),
+            **config.hyperparameters,
         },
-        augmentation={**PROTOCOL["augmentation"], **config.data.augmentation},
+        augmentation={**PROTOCOL["augmentation"], **config.augmentation},
         **{
             name: PROTOCOL[name] if value is None else value
             for name, value in config.options().items()
             if name in ("optimizer", "lr_schedule", "batches")
         },
-        freeze_bn=freeze_bn if config.model.freeze_bn is None else config.model.freeze_bn,
-        momentum=0.9 if sgd and config.training.momentum is None else config.training.momentum,
+        freeze_bn=freeze_bn if config.freeze_bn is None else config.freeze_bn,
+        momentum=0.9 if sgd and config.momentum is None else config.momentum,
         network=network,
         **images,
         weights=weights,
-        threads=config.machine.threads or (1 if network == SMALL else None),
+        threads=config.threads or (1 if network == SMALL else None),
         input_pipeline=_input_pipeline(config, benchmark, stored.get("input_pipeline"), n_images),
-        precision=config.training.precision
+        precision=config.precision
         or stored.get("precision")
         or ("bf16" if bf16 and not benchmark.image_spec.low_res else "fp32"),
         steps=steps,
-        evaluate_every=config.evaluation.evaluate_every or benchmark.defaults.evaluate_every_in(steps),
+        evaluate_every=config.evaluate_every or benchmark.defaults.evaluate_every_in(steps),
     )
-    seed = complete.training.seed
+    seed = complete.seed
     return complete.replace(seed=derived_seed(complete) if seed is None else seed)
 
 
 def _counts_epochs(config: RunConfig) -> bool:
     """Whether the length of a run depends on the number of its images."""
-    training = apply_recipe(config).training
-    return recipe_of(config) == recipe.IMAGENET or (training.steps is None and training.epochs is not None)
+    config = apply_recipe(config)
+    return recipe_of(config) == recipe.IMAGENET or (config.steps is None and config.epochs is not None)
 
 
 def _fill_imagenet_recipe(config: RunConfig, n_training: int) -> RunConfig:
     """Fill in what the imagenet recipe computes from the batch size and the number of images."""
-    hyperparameters = {**recipe.HYPERPARAMETERS, **config.training.hyperparameters}
+    hyperparameters = {**recipe.HYPERPARAMETERS, **config.hyperparameters}
     per_epoch = steps_per_epoch(n_training, int(hyperparameters["batch_size"]))
-    steps = config.training.steps or max(1, round((config.training.epochs or recipe.EPOCHS) * per_epoch))
+    steps = config.steps or max(1, round((config.epochs or recipe.EPOCHS) * per_epoch))
     return config.replace(
         hyperparameters=hyperparameters,
         steps=steps,
         epochs=steps / per_epoch,
-        evaluate_every=config.evaluation.evaluate_every or min(per_epoch, steps),
-        micro_batch=config.training.micro_batch or min(recipe.MICRO_BATCH, int(hyperparameters["batch_size"])),
+        evaluate_every=config.evaluate_every or min(per_epoch, steps),
+        micro_batch=config.micro_batch or min(recipe.MICRO_BATCH, int(hyperparameters["batch_size"])),
     )
 
 
 def derived_seed(config: RunConfig) -> int:
     """The seed of a run that sets none, from what names it: dataset, algorithm, targets and trial."""
     # This text must never change: it decides every random number of every run without a seed.
-    text = json.dumps([config.data.dataset, config.training.algorithm, config.data.targets, config.data.trial])
+    text = json.dumps([config.dataset, config.algorithm, config.targets, config.trial])
     return int(hashlib.md5(text.encode(), usedforsecurity=False).hexdigest(), 16) % 2**31
 
 
 def resolution_notes(config: RunConfig, resolved: RunConfig) -> list[str]:
     """List choices of `resolve`, which returned `resolved`, that a user may not expect, one sentence each."""
     notes = []
-    lr = resolved.training.hyperparameters["lr"]
-    if resolved.model.weights == "random" and lr == Defaults.lr and "lr" not in config.training.hyperparameters:
+    lr = resolved.hyperparameters["lr"]
+    if resolved.weights == "random" and lr == Defaults.lr and "lr" not in config.hyperparameters:
         notes.append(
             f"lr is {lr:g}, the default for fine-tuning, but the weights are random: set a higher one (--set lr=1e-3)"
         )
-    by_recipe = resolved.training.recipe == recipe.IMAGENET  # which never builds a cache
-    if resolved.data.input_pipeline == "gpu" and not by_recipe:
+    by_recipe = resolved.recipe == recipe.IMAGENET  # which never builds a cache
+    if resolved.input_pipeline == "gpu" and not by_recipe:
         return notes
-    benchmark = benchmarks.get(config.data.dataset)
-    on_gpu = resolved.machine.device.startswith("cuda") and not benchmark.image_spec.low_res
-    if on_gpu and not by_recipe and config.data.input_pipeline is None and not stored_settings(config.output):
-        on_device = config.replace(device=resolved.machine.device)  # the user may have asked for auto
+    benchmark = benchmarks.get(config.dataset)
+    on_gpu = resolved.device.startswith("cuda") and not benchmark.image_spec.low_res
+    if on_gpu and not by_recipe and config.input_pipeline is None and not stored_settings(config.output):
+        on_device = config.replace(device=resolved.device)  # the user may have asked for auto
         size = _cache_bytes(config, _count_images(on_device)) / 1e9
         notes.append(
             f"using the torchvision input pipeline: the cache of decoded images would take {size:,.0f} GB, more than "
             f"the default limit of {LARGEST_DEFAULT_CACHE / 1e9:,.0f} GB; pass --input-pipeline gpu to build it"
         )
-    if benchmark.image_spec.low_res and (given := apply_recipe(config).data.augmentation):
+    if benchmark.image_spec.low_res and (given := apply_recipe(config).augmentation):
         notes.append(f"augmentation ({', '.join(given)}): ignored, because low-resolution images are not augmented")
-    options = {"--cache": config.machine.cache, "--cache-size": config.data.cache_size}
+    options = {"--cache": config.cache, "--cache-size": config.cache_size}
     if unused := [flag for flag, value in options.items() if value]:
         hint = "" if by_recipe or benchmark.image_spec.low_res else "; pass --input-pipeline gpu to use one"
         without = "imagenet recipe" if by_recipe else "torchvision input pipeline"
@@ -180,13 +180,13 @@ def _image_options(config: RunConfig, benchmark: Benchmark, network: str) -> dic
 
     Images with another number of channels than the network was made for keep the dataset's normalization.
     """
-    data, spec = config.data, benchmark.image_spec
+    spec = benchmark.image_spec
     known: Any = spec if network == SMALL else input_config(network)
     normalization: Any = known if len(known.mean) == spec.channels else spec
     return {
-        "image_size": data.image_size or known.size,
-        "image_mean": data.image_mean or normalization.mean,
-        "image_std": data.image_std or normalization.std,
+        "image_size": config.image_size or known.size,
+        "image_mean": config.image_mean or normalization.mean,
+        "image_std": config.image_std or normalization.std,
     }
 
 
@@ -195,23 +195,23 @@ def _input_pipeline(
 ) -> Literal["torchvision", "gpu"]:
     if benchmark.image_spec.low_res:
         return "torchvision"
-    if config.data.input_pipeline or stored:
-        return config.data.input_pipeline or stored  # type: ignore[return-value]
-    on_gpu = config.machine.device.startswith("cuda")
+    if config.input_pipeline or stored:
+        return config.input_pipeline or stored  # type: ignore[return-value]
+    on_gpu = config.device.startswith("cuda")
     return "gpu" if on_gpu and _cache_bytes(config, n_images) <= LARGEST_DEFAULT_CACHE else "torchvision"
 
 
 def _cache_bytes(config: RunConfig, n_images: int) -> int:
-    side = config.data.cache_size or DEFAULT_CACHE_SIZE
+    side = config.cache_size or DEFAULT_CACHE_SIZE
     return n_images * side * side * 3
 
 
 def _count_images(config: RunConfig) -> int:
     """The number of images; 0 where it is unknown and no default depends on it."""
-    total = benchmarks.get(config.data.dataset).total
-    on_gpu, by_recipe = config.machine.device.startswith("cuda"), recipe_of(config) == recipe.IMAGENET
-    needed = on_gpu and not by_recipe and config.data.input_pipeline is None
-    return _count_files(config.data.data_dir) if total is None and needed else total or 0
+    total = benchmarks.get(config.dataset).total
+    on_gpu, by_recipe = config.device.startswith("cuda"), recipe_of(config) == recipe.IMAGENET
+    needed = on_gpu and not by_recipe and config.input_pipeline is None
+    return _count_files(config.data_dir) if total is None and needed else total or 0
 
 
 @cache

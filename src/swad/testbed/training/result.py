@@ -34,15 +34,15 @@ class RunResult:
 
     def target_accuracy(self, label: str, split: str = "in") -> float:
         """Mean accuracy over the held-out domains."""
-        if not self.config.data.targets:
+        if not self.config.targets:
             raise ValueError(f"the run {self.run_dir} has no target: use source_accuracy")
         scores = self._scores(label)
-        accuracies = [scores[name][split]["accuracy"] for name in self.config.data.targets]
+        accuracies = [scores[name][split]["accuracy"] for name in self.config.targets]
         return sum(accuracies) / len(accuracies)
 
     def source_accuracy(self, label: str, split: str = "out") -> float:
         """Mean accuracy over the source domains."""
-        sources = [splits for name, splits in self._scores(label).items() if name not in self.config.data.targets]
+        sources = [splits for name, splits in self._scores(label).items() if name not in self.config.targets]
         return sum(splits[split]["accuracy"] for splits in sources) / len(sources)
 
     def _scores(self, label: str) -> Mapping[str, Mapping[str, Mapping[str, float]]]:

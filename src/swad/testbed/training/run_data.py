@@ -32,14 +32,19 @@ def load_dataset(config: RunConfig, data_dir: Path | None = None, *, counted: bo
         data_dir: Where the dataset is now, if it moved since training.
         counted: Whether `resolve` has just counted the images of this run, so that they need not be listed again.
     """
-    dataset = load_data(config.data if data_dir is None else replace(config.data, data_dir=data_dir), counted)
+    dataset = load_data(config if data_dir is None else config.replace(data_dir=data_dir), counted)
     return replace(dataset, image_spec=image_spec(config, dataset.image_spec))
 
 
 def image_spec(config: RunConfig, spec: ImageSpec) -> ImageSpec:
     """Return the form of the images of a run: that of the dataset, with the changes that the settings ask for."""
-    data, imagenet = config.data, config.training.recipe == IMAGENET
-    values = {"size": data.image_size, "mean": data.image_mean, "std": data.image_std, "center_crop": imagenet or None}
+    imagenet = config.recipe == IMAGENET
+    values = {
+        "size": config.image_size,
+        "mean": config.image_mean,
+        "std": config.image_std,
+        "center_crop": imagenet or None,
+    }
     changes: dict[str, Any] = {name: value for name, value in values.items() if value is not None}
     return replace(spec, **changes)
 

@@ -130,7 +130,7 @@ def read_done(path: Path) -> dict[str, Any] | None:
 def read_start(config: RunConfig) -> dict[str, Any] | None:
     """Return the state in which a run starts: its checkpoint, or that of the run it branches from; None if neither."""
     state = read_checkpoint(config.output)
-    trunk = config.files.branch_from
+    trunk = config.branch_from
     if state is not None or trunk is None:
         return state
     state = read_checkpoint(trunk, BRANCH)
@@ -159,12 +159,11 @@ _FREE_IN_BRANCH = (
 
 def _incomplete_in_branch(config: RunConfig, trunk: Path, stored: Mapping[str, Any], step: int) -> list[str]:
     """List the outputs that a branch asks for and that the trunk, with its stored settings, lacks up to `step`."""
-    evaluation, files = config.evaluation, config.files
     incomplete = {
-        "report_live": evaluation.report_live and not stored["report_live"],  # the best weights may be earlier
-        "target_every_evaluation": evaluation.target_every_evaluation and not stored["target_every_evaluation"],
-        "snapshots": not all((trunk / file).exists() for file in _snapshot_files(files.snapshots, step)),
-        "keep_segments": files.keep_segments,
+        "report_live": config.report_live and not stored["report_live"],  # the best weights may be earlier
+        "target_every_evaluation": config.target_every_evaluation and not stored["target_every_evaluation"],
+        "snapshots": not all((trunk / file).exists() for file in _snapshot_files(config.snapshots, step)),
+        "keep_segments": config.keep_segments,
     }
     return [name for name, lacking in incomplete.items() if lacking]
 

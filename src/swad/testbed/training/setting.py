@@ -1,6 +1,6 @@
 """The declaration of a setting: its role, help text and bounds, written once with the field.
 
-`setting` declares a field of a config section; `Setting` is the same declaration for whatever is derived from it.
+`setting` declares a field of `RunConfig`; `Setting` is the same declaration for whatever is derived from it.
 `add_args` derives the `Args:` of a docstring, which `help()` shows.
 """
 
@@ -39,7 +39,7 @@ def setting(
     free_on_resume: bool | None = None,
     **bounds: float,
 ) -> Any:
-    """Declare a field of a section.
+    """Declare a field of `RunConfig`.
 
     Args:
         default: The default; without one the field is required.

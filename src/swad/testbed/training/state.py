@@ -82,12 +82,12 @@ class Training:
         self.algorithm = build_algorithm(config, sources, dist, log)
         self.predictor, self.n_preparation = self.algorithm.predictor, self.algorithm.run_info.n_preparation
         self.loader = build_loader(config, sources, dist, self.algorithm, cache, log)
-        self.step_context = dist.step_context(self.algorithm, self.autocast, config.training.clip, self.loader.n_parts)
+        self.step_context = dist.step_context(self.algorithm, self.autocast, config.clip, self.loader.n_parts)
         self.schedulers = build_schedulers(config, self.algorithm)
         self.averages = build_averages(config, self.predictor)
         self.group = build_group(config, self.predictor, self.averages, dist)
         # Each process has seen its own images only.
-        self._running_stats = [] if config.model.freeze_bn else running_statistics(self.predictor)
+        self._running_stats = [] if config.freeze_bn else running_statistics(self.predictor)
         self.engine = self._build_engine(log)
 
         self.step = -self.n_preparation
@@ -137,7 +137,7 @@ class Training:
 
     def draw_randomness(self, number: int) -> Noise:
         """Draw the random numbers of an update and seed torch for those that the network draws itself."""
-        seed = self.config.training.seed
+        seed = self.config.seed
         assert seed is not None
         generator = self._generator.manual_seed(derive_seed(NOISE, seed, number))
         noise = self.algorithm.draw_randomness(generator, number)
@@ -155,9 +155,9 @@ class Training:
         # A collective that another process never reaches would hang in a graph, without an error to report.
         several = "several processes average their gradients during backward, which is not captured"
         obstacle = several if dist.world_size > 1 else ""
-        frozen_norms = bool(config.model.freeze_bn) and bool(batch_norms(self.predictor))
-        fusible = config.training.precision == "bf16" and (frozen_norms or find_vit(self.predictor) is not None)
-        kind, reason = choose_engine(config.machine.engine, dist.device, config.total_steps, fusible, obstacle)
+        frozen_norms = bool(config.freeze_bn) and bool(batch_norms(self.predictor))
+        fusible = config.precision == "bf16" and (frozen_norms or find_vit(self.predictor) is not None)
+        kind, reason = choose_engine(config.engine, dist.device, config.total_steps, fusible, obstacle)
         if reason:
             log(reason)
         if kind == GRAPH and has_triton() and isinstance(self.loader.images, CachedImages):
@@ -197,16 +197,16 @@ class Training:
 
     def update_best(self, accuracy: float) -> None:
         """Keep a copy of the live weights if their validation accuracy is the highest so far."""
-        if self.config.evaluation.report_live and accuracy > self.best.accuracy:
+        if self.config.report_live and accuracy > self.best.accuracy:
             self.best = BestWeights(self.step, accuracy, cpu_weights(self.predictor))
 
     @property
     def should_stop(self) -> bool:
         """Whether every requested average and snapshot is complete, so that another step would change nothing."""
         config = self.config
-        if not config.evaluation.early_stop or config.evaluation.report_live or self.group is None:
+        if not config.early_stop or config.report_live or self.group is None:
             return False
-        return self.group.should_stop and not any(step > self.step for step in config.files.snapshots)
+        return self.group.should_stop and not any(step > self.step for step in config.snapshots)
 
     def valley(self, name: str) -> LossValley | None:
         """The loss valley of an average; None if it does not use one."""

@@ -28,12 +28,12 @@ def stated(config: RunConfig, weights: str) -> float:
     # A little noise between runs, so that differences have a spread.
     noise = 0.001 * ((hash_of(config, weights) % 7) - 3)
     gain = {"swad": 0.05, "swa": 0.01}.get(weights, 0.0)
-    base = LEVEL[config.data.dataset] + TRIALS[config.data.trial]
-    return base + methods.get(config.training.algorithm, 0.0) + gain + noise
+    base = LEVEL[config.dataset] + TRIALS[config.trial]
+    return base + methods.get(config.algorithm, 0.0) + gain + noise
 
 
 def hash_of(config: RunConfig, weights: str) -> int:
-    return sum(map(ord, f"{config.training.algorithm}{weights}{config.data.target}{config.data.trial}"))
+    return sum(map(ord, f"{config.algorithm}{weights}{config.target}{config.trial}"))
 
 
 def build(name: str, config: PaperConfig) -> tuple[Table, dict[tuple[str, str, str], dict[str, str]]]:
@@ -129,7 +129,7 @@ def test_swad_on_top_is_that_of_the_selected_run(tmp_path: Path):
     rates = set()
 
     def accuracy(run: RunConfig, weights: str) -> float:
-        lr = run.training.hyperparameters.get("lr", 5e-5)
+        lr = run.hyperparameters.get("lr", 5e-5)
         rates.add(lr)
         return 0.5 + (lr if weights == "best" else -lr)
 
@@ -173,7 +173,7 @@ def test_arrows_of_table3_are_computed(tmp_path: Path):
 
 def test_swa_of_table3_has_the_cyclic_learning_rate(tmp_path: Path):
     config = PaperConfig(tmp_path, datasets=("PACS",), data=tmp_path, trials=(0,))
-    write_stated_runs([ITEMS["table3"]], config, lambda run, _: 0.7 if run.training.lr_schedule == "cyclic" else 0.6)
+    write_stated_runs([ITEMS["table3"]], config, lambda run, _: 0.7 if run.lr_schedule == "cyclic" else 0.6)
     table = build_item(ITEMS["table3"], Results(config)).tables[0]
     assert isinstance(table, Table)
     ours = {row.name: row.cells[0].value for row in table.rows if row.group == "ours"}
@@ -202,7 +202,7 @@ def test_the_papers_search_is_chosen_on_trial_0_and_used_for_the_others(tmp_path
     item = ITEMS["table8"]
 
     def accuracy(run: RunConfig, weights: str) -> float:
-        return 0.5 + 1000 * run.training.hyperparameters.get("lr", 0) + 0.1 * (weights == "swad")
+        return 0.5 + 1000 * run.hyperparameters.get("lr", 0) + 0.1 * (weights == "swad")
 
     # ERM and SAM are searched; SWA with either learning rate and SWAD have defaults.
     assert cost_of([item], config).total == 2 * (18 * 4 + 4) + 2 * 4 * 2

@@ -28,10 +28,10 @@ def test_the_plan_is_valid_and_counts_its_runs(tmp_path):
     plan = SweepDir(tmp_path / "sweep").plan(specs)
     # 19 values on four targets, and four trainings of ERM for all decays.
     assert len(plan.runs) == plan.total == 4 * 19 + 4
-    assert {run.config.data.trial for run in plan.runs} == {0}
-    assert {run.config.data.dataset for run in plan.runs} == {"PACS"}
-    erm = [run for run in plan.runs if run.config.training.algorithm == "erm"]
-    labels = [spec.label for spec in averages.parse_all(erm[0].config.evaluation.averages)]
+    assert {run.config.trial for run in plan.runs} == {0}
+    assert {run.config.dataset for run in plan.runs} == {"PACS"}
+    erm = [run for run in plan.runs if run.config.algorithm == "erm"]
+    labels = [spec.label for spec in averages.parse_all(erm[0].config.averages)]
     assert labels == ["swad", "ema_0.9", "ema_0.99", "ema_0.999"]
 
 

@@ -80,10 +80,10 @@ def test_settings_of_the_machine_replace_the_earlier_ones(tmp_path):
     sweep.add(dataclasses.replace(SPEC, options={"steps": 5, "device": "cpu", "workers": 2}, data="/elsewhere"))
     (spec,) = sweep.specs
     assert spec.options == {"steps": 5, "device": "cpu", "workers": 2}
-    assert str(sweep.plan().runs[0].config.data.data_dir) == "/elsewhere"
+    assert str(sweep.plan().runs[0].config.data_dir) == "/elsewhere"
     # Two requests may share a run: the later one says where the data is.
     sweep.add(dataclasses.replace(spec, trials=(0, 1), data="/moved"))
-    assert {str(run.config.data.data_dir) for run in sweep.plan().runs} == {"/moved"}
+    assert {str(run.config.data_dir) for run in sweep.plan().runs} == {"/moved"}
 
 
 def test_a_run_with_more_averages_serves_a_request_for_fewer(tmp_path):
@@ -164,7 +164,7 @@ def test_the_domains_of_a_folder_are_stored_with_the_request(tmp_path):
     sweep = SweepDir(tmp_path / "sweep")
     sweep.add(SweepSpec(datasets=("folder",), data=data, trials=(0,)))
     runs = sweep.plan().runs
-    names = {run.config.data.target for run in runs}
+    names = {run.config.target for run in runs}
     assert names == {"east", "north", "south"}
     assert all(run.config.output.parts[-4] == "mine" for run in runs)
     shutil.rmtree(data)  # the status of the sweep can still be read, also on another machine

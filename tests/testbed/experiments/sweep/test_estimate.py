@@ -21,7 +21,7 @@ def measured(monkeypatch):
     seen = []
 
     def measure(config, slots):
-        seen.append((config.data.dataset, config.training.algorithm))
+        seen.append((config.dataset, config.algorithm))
         return SPEED
 
     monkeypatch.setattr(module, "measure", measure)
@@ -93,7 +93,7 @@ def test_a_step_is_measured_with_the_threads_of_a_run(monkeypatch, options, thre
         pass
 
     def stop(config, device):
-        raise Measured(config.machine.threads)
+        raise Measured(config.threads)
 
     monkeypatch.setattr(module, "threads_per_run", lambda slots: 7)
     monkeypatch.setattr(module, "torch_settings", stop)

@@ -30,13 +30,13 @@ def keys(plan):
 def test_paper_protocol_has_396_and_44_runs():
     plan = expand(SweepSpec(protocol="paper"), "sweep")
     assert (len(plan.runs), plan.pending, plan.total) == (396, 44, 440)
-    assert {run.config.data.trial for run in plan.runs} == {0}
+    assert {run.config.trial for run in plan.runs} == {0}
     assert {run.stage for run in plan.runs} == {"search"}
     assert plan.counts["DomainNet", "erm", "search"] == 108
     assert plan.counts["DomainNet", "erm", "repeat"] == 12
     assert len(plan.searches) == 22
     assert all(len(search.runs) == 18 for search in plan.searches)
-    tried = {json.dumps(run.config.training.hyperparameters) for run in plan.searches[0].runs}
+    tried = {json.dumps(run.config.hyperparameters) for run in plan.searches[0].runs}
     assert len(tried) == 18
 
 
@@ -47,7 +47,7 @@ def test_domainbed_protocol_has_5280_runs():
     per_dataset = {name: count for (name, _, _), count in plan.counts.items()}
     sets = {name: n + n * (n - 1) // 2 for name in per_dataset for n in [len(benchmarks.get(name).domains)]}
     assert per_dataset == {name: 60 * number for name, number in sets.items()}
-    defaults = [run for run in plan.runs if not run.config.training.hyperparameters]
+    defaults = [run for run in plan.runs if not run.config.hyperparameters]
     assert len(defaults) == 5280 // 20  # draw 0 of every trial and target set
 
 
@@ -76,21 +76,21 @@ def test_a_sweep_without_a_target():
     by_target = {search.target: search for search in plan.searches}
     assert list(by_target) == ["paper", "none"]
     for name, targets in (("none", ()), ("paper", ("paper",))):
-        assert {run.config.data.targets for run in by_target[name].runs} == {targets}
+        assert {run.config.targets for run in by_target[name].runs} == {targets}
         assert {run.config.output.parent.name for run in by_target[name].runs} == {f"{name}-0"}
     assert len(by_target["none"].runs) == len(by_target["paper"].runs)
     assert not checks.find_problems(spec)
     # A folder with one domain has nothing to hold out, and an algorithm that needs several cannot use it.
     folder = SweepSpec(datasets=("folder",), data="mine", domains={"folder": ("images",)}, algorithms=("erm", "coral"))
-    assert {run.config.data.targets for run in expand(folder, "sweep").runs} == {()}
+    assert {run.config.targets for run in expand(folder, "sweep").runs} == {()}
     assert "coral needs at least 2 source domains, got images" in "".join(checks.find_problems(folder))
 
 
 def test_draws_of_domainbed_differ_between_trials_and_those_of_random_do_not():
     def tried(protocol, trial, seeding="present"):
         spec = SweepSpec(protocol=protocol, datasets=("PACS",), targets=("photo",), draws=4, seeding=seeding)
-        runs = [run for run in expand(spec, "sweep").runs if run.config.data.targets == ("photo",)]
-        return [run.config.training.hyperparameters for run in runs if run.config.data.trial == trial]
+        runs = [run for run in expand(spec, "sweep").runs if run.config.targets == ("photo",)]
+        return [run.config.hyperparameters for run in runs if run.config.trial == trial]
 
     for seeding in ("2020", "present"):
         assert tried("domainbed", 0, seeding)[0] == {}
@@ -102,7 +102,7 @@ def test_draws_of_domainbed_differ_between_trials_and_those_of_random_do_not():
 
 def test_lodo_plans_every_pair_with_a_target_once():
     spec = SweepSpec(datasets=("digits",), targets=("paper", "board"), trials=(0,), select="lodo")
-    held_out = [run.config.data.targets for run in expand(spec, "sweep").runs]
+    held_out = [run.config.targets for run in expand(spec, "sweep").runs]
     assert held_out[:2] == [("board",), ("paper",)]
     domains = benchmarks.get("digits").domains
     wanted = {pair for pair in itertools.combinations(domains, 2) if {"paper", "board"} & set(pair)}
@@ -113,7 +113,7 @@ def test_lodo_plans_every_pair_with_a_target_once():
 def test_pairs_that_leave_too_few_domains_are_left_out():
     for algorithm in ("erm", "coral"):
         spec = SweepSpec(algorithms=(algorithm,), protocol="domainbed", datasets=("ColoredMNIST",))
-        pairs = [run for run in expand(spec, "sweep").runs if len(run.config.data.targets) == 2]
+        pairs = [run for run in expand(spec, "sweep").runs if len(run.config.targets) == 2]
         assert bool(pairs) is (get_algorithm(algorithm).min_domains == 1)
 
 
@@ -173,12 +173,12 @@ def test_every_run_of_the_plans_is_valid():
     for spec in specs:
         for run in expand(spec, "sweep").runs:
             assert find_problems(run.config) == [], run
-    assert resolve(run.config).training.hyperparameters["batch_size"] == 8
+    assert resolve(run.config).hyperparameters["batch_size"] == 8
 
 
 def test_weight_decay_of_the_papers_grid_goes_to_the_predictor_of_dann():
     plan = expand(SweepSpec(protocol="paper", algorithms=("dann",), datasets=("PACS",)), "sweep")
-    assert {run.config.training.hyperparameters["wd_g"] for run in plan.runs} == set(PAPER_GRID["weight_decay"])
+    assert {run.config.hyperparameters["wd_g"] for run in plan.runs} == set(PAPER_GRID["weight_decay"])
     assert len(plan.runs) == 72
 
 
@@ -205,8 +205,8 @@ def test_a_union_of_plans_has_every_run_once(specs):
     for run in (run for plan in plans for run in plan.runs):
         config = by_key.setdefault(run.key, run.config)
         assert config.output == run.config.output
-        assert (config.data.targets, config.data.trial) == (run.config.data.targets, run.config.data.trial)
-        assert config.training == run.config.training
+        assert (config.targets, config.trial) == (run.config.targets, run.config.trial)
+        assert config == run.config
 
 
 def test_one_key_has_one_resolved_training_and_two_trainings_have_two_keys():

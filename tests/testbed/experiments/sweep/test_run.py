@@ -27,10 +27,10 @@ GRID = SweepSpec(
 
 def prefer(best):
     """Source-validation accuracy is highest for one lr by target, where the target's accuracy is lowest."""
-    return fake_train(lambda config: 0.9 if config.training.hyperparameters.get("lr") == best(config) else 0.5)
+    return fake_train(lambda config: 0.9 if config.hyperparameters.get("lr") == best(config) else 0.5)
 
 
-TRAIN = prefer(lambda config: 0.2 if config.data.targets == ("paper",) else 0.3)
+TRAIN = prefer(lambda config: 0.2 if config.targets == ("paper",) else 0.3)
 
 
 class Log:
@@ -57,9 +57,7 @@ def test_the_choice_of_the_first_trial_is_repeated_as_soon_as_its_search_is_comp
     status = run_sweep(sweep, launcher, display=log)
     assert status.complete
     assert status.total == 10
-    names = [
-        (t.config.data.target, t.config.data.trial, t.config.training.hyperparameters["lr"]) for t in launcher.order
-    ]
+    names = [(t.config.target, t.config.trial, t.config.hyperparameters["lr"]) for t in launcher.order]
     assert [name for name in names if name[1] > 0] == [
         ("board", 1, 0.3),
         ("board", 2, 0.3),
@@ -82,9 +80,7 @@ def test_the_choice_never_sees_the_target(tmp_path):
     before = {run.key for run in sweep.plan().runs}
     for run in sweep.plan().runs:
         path = run.config.output / "records.jsonl"
-        kept = [
-            line for line in path.read_text().splitlines() if json.loads(line)["domain"] not in run.config.data.targets
-        ]
+        kept = [line for line in path.read_text().splitlines() if json.loads(line)["domain"] not in run.config.targets]
         path.write_text("\n".join(kept) + "\n")
     assert {run.key for run in SweepDir(sweep.path).plan().runs} == before
 
@@ -92,7 +88,7 @@ def test_the_choice_never_sees_the_target(tmp_path):
 def test_choose_by_names_the_weights(tmp_path):
     def train(config, callback=None):
         TRAIN(config)
-        if config.training.hyperparameters["lr"] == 0.1:
+        if config.hyperparameters["lr"] == 0.1:
             path = config.output / "records.jsonl"
             lines = [json.loads(line) for line in path.read_text().splitlines()]
             for line in lines:
@@ -104,7 +100,7 @@ def test_choose_by_names_the_weights(tmp_path):
         sweep = started(tmp_path / choose_by, spec)
         run_sweep(sweep, InProcessLauncher(train))
         repeats = [run for run in sweep.plan().runs if run.stage == "repeat"]
-        assert {run.config.training.hyperparameters["lr"] for run in repeats} == {lr}
+        assert {run.config.hyperparameters["lr"] for run in repeats} == {lr}
 
 
 def test_lodo_chooses_by_the_pairs_and_repeats_them_too(tmp_path):
@@ -112,8 +108,8 @@ def test_lodo_chooses_by_the_pairs_and_repeats_them_too(tmp_path):
 
     def accuracy(config):
         # On its own validation split lr 0.1 is best, on held-out sources lr 0.3: fake_train gives targets 1 - value.
-        lr = config.training.hyperparameters["lr"]
-        if len(config.data.targets) == 1:
+        lr = config.hyperparameters["lr"]
+        if len(config.targets) == 1:
             return {0.1: 0.9, 0.2: 0.5, 0.3: 0.5}[lr]
         return {0.1: 0.9, 0.2: 0.5, 0.3: 0.2}[lr]
 
@@ -126,7 +122,7 @@ def test_lodo_chooses_by_the_pairs_and_repeats_them_too(tmp_path):
     status = run_sweep(sweep, InProcessLauncher(train))
     assert status.complete
     repeats = [run for run in sweep.plan().runs if run.stage == "repeat"]
-    assert {run.config.training.hyperparameters["lr"] for run in repeats} == {0.3}
+    assert {run.config.hyperparameters["lr"] for run in repeats} == {0.3}
     assert len(repeats) == 8
     selection = select(find_runs(sweep.path / "runs"), "lodo", "best")
     assert [(result.target, result.trial) for result in selection] == [("paper", 0), ("paper", 1), ("paper", 2)]
@@ -137,7 +133,7 @@ def test_a_failed_run_stops_nothing_and_is_retried_on_request(tmp_path):
     broken = {"paper"}
 
     def train(config, callback=None):
-        if config.data.target in broken:
+        if config.target in broken:
             raise ValueError("the disk is full")
         TRAIN(config)
 
@@ -163,7 +159,7 @@ def test_a_search_with_a_failed_run_waits_unless_allowed(tmp_path):
     spec = dataclasses.replace(GRID, targets=("paper",))
 
     def train(config, callback=None):
-        if config.training.hyperparameters["lr"] == 0.1:
+        if config.hyperparameters["lr"] == 0.1:
             raise ValueError("the training diverged")
         TRAIN(config)
 
@@ -176,7 +172,7 @@ def test_a_search_with_a_failed_run_waits_unless_allowed(tmp_path):
     assert (status.count(State.DONE), status.waiting) == (4, 0)
 
     def fail_at_last(config, callback=None):
-        if config.training.hyperparameters["lr"] == 0.3:
+        if config.hyperparameters["lr"] == 0.3:
             raise ValueError("the training diverged")
         TRAIN(config)
 
@@ -244,7 +240,7 @@ def test_the_smaller_of_two_requests_alone_trains_the_runs_of_the_larger(tmp_pat
     assert run_sweep(SweepDir(sweep.path), again, specs=[GRID]).complete
     assert run_sweep(SweepDir(sweep.path), again).complete
     assert again.order == []
-    assert {task.config.evaluation.averages for task in launcher.order} == {("swad", "ema")}
+    assert {task.config.averages for task in launcher.order} == {("swad", "ema")}
 
 
 def test_runs_that_wait_for_one_choice_are_counted_once(tmp_path):

@@ -35,16 +35,16 @@ def train_all(configs: Sequence[RunConfig], jobs: int = 1) -> list[RunResult]:
     if jobs > 1 and launched()[1] > 1:
         raise ValueError("under torchrun, runs train one after another: leave torchrun out to train several at a time")
     requested, configs = configs, [resolve(config) for config in configs]
-    branches = [config for config in configs if config.files.branch_from is not None]
+    branches = [config for config in configs if config.branch_from is not None]
     if jobs > 1 and 0 < len(branches) < len(configs):  # a branch starts when the run that it branches from is done
-        trunks = [config for config in configs if config.files.branch_from is None]
+        trunks = [config for config in configs if config.branch_from is None]
         return train_all(trunks, jobs) + train_all(branches, jobs)
     notes = dict.fromkeys(
         note for config, resolved in zip(requested, configs, strict=True) for note in resolution_notes(config, resolved)
     )
     names = display_names(configs)
     # Under torchrun one process group serves all runs: processes that leave one cannot join a second.
-    joined = process_group(configs[0].machine.device) if launched()[1] > 1 else nullcontext()
+    joined = process_group(configs[0].device) if launched()[1] > 1 else nullcontext()
     with joined, make_display(len(configs)) as display:
         for line in notes if in_main_process() else ():
             display.log(line)
@@ -61,12 +61,9 @@ def train_all(configs: Sequence[RunConfig], jobs: int = 1) -> list[RunResult]:
 
 def display_names(configs: Sequence[RunConfig]) -> list[str]:
     """Return the name of every run in the display: target and trial, with what else differs between the runs."""
-    several = len({config.training.algorithm for config in configs}) > 1
-    schedules = len({config.training.lr_schedule for config in configs}) > 1
-    return [
-        f"{config.training.algorithm} " * several + config.name + f" {config.training.lr_schedule}" * schedules
-        for config in configs
-    ]
+    several = len({config.algorithm for config in configs}) > 1
+    schedules = len({config.lr_schedule for config in configs}) > 1
+    return [f"{config.algorithm} " * several + config.name + f" {config.lr_schedule}" * schedules for config in configs]
 
 
 def _train_tasks(tasks: Sequence[Task], jobs: int, display: LogDisplay) -> None:
@@ -74,7 +71,7 @@ def _train_tasks(tasks: Sequence[Task], jobs: int, display: LogDisplay) -> None:
 
     After an error no further run starts, and the runs in progress are finished. After an interrupt they are stopped.
     """
-    devices = {task.config.machine.device for task in tasks}
+    devices = {task.config.device for task in tasks}
     device = devices.pop() if len(devices) == 1 else "several"
     waiting, outcomes, running, interrupted = deque(tasks), list[Outcome](), 0, False
     with LocalLauncher(jobs, device=device, display=display) as launcher:

@@ -29,7 +29,7 @@ from swad.testbed.training.defaults import averaging_plan
 
 def sampled_steps(run: SavedRun) -> dict[str, tuple[int, ...]]:
     """Return the steps whose weights SWA and SWAD average, for those that average any."""
-    specs = {spec.label: spec for spec in registry.parse_all(run.config.evaluation.averages)}
+    specs = {spec.label: spec for spec in registry.parse_all(run.config.averages)}
     swa = registry.make_rule(specs["swa"], averaging_plan(run.config))
     assert isinstance(swa, Window)
     last = run.config.total_steps if swa.end is None else swa.end

@@ -87,10 +87,10 @@ def find_rows(runs: Sequence[SavedRun]) -> dict[str, list[ImageNetModel]]:
     rows: dict[str, list[ImageNetModel]] = {}
     for name, weights in WEIGHTS.items():
         trained = [run for run in runs if weights in run.weights]
-        present = {run.config.training.lr_schedule for run in trained}
+        present = {run.config.lr_schedule for run in trained}
         schedule = next((schedule for schedule in SCHEDULES[name] if schedule in present), None)
         for run in trained:
-            if schedule is not None and run.config.training.lr_schedule == schedule:
+            if schedule is not None and run.config.lr_schedule == schedule:
                 label = f"{name} ({run.path})" if name in rows else name
                 rows.setdefault(name, []).append(saved_model(run.file(weights), label, weights, run.path))
     return rows

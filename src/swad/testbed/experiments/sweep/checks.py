@@ -202,7 +202,7 @@ def _run_problems(spec: SweepSpec) -> list[str]:
                 return [*problems, str(error)]
             problems += checks.find_problems(config)
             if not benchmarks.get(dataset).domains:  # those of a folder are known from its directory alone
-                sources = [name for name in spec.domain_names(dataset) if name not in config.data.targets]
+                sources = [name for name in spec.domain_names(dataset) if name not in config.targets]
                 problems += checks.source_problems(config, sources)
             problems += _point_problems(spec, dataset, algorithm)
             if spec.select == "lodo" and sets and len(sets) == len(single_targets(spec, dataset)):

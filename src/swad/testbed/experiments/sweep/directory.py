@@ -188,7 +188,7 @@ class SweepDir:
                 for index, run in enumerate(finished)
             ]
             chosen = (selectors.lodo if search.lodo else selectors.iid)(views, search.choose_by)
-            self._chosen[name] = dict(finished[chosen.index].config.training.hyperparameters)
+            self._chosen[name] = dict(finished[chosen.index].config.hyperparameters)
         return self._chosen[name]
 
 

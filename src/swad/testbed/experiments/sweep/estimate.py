@@ -144,21 +144,21 @@ def measure(config: RunConfig, slots: int | None) -> Speed:
     """Train a few steps and evaluate once, on a sample of the images and with random weights; write nothing."""
     # Random weights last: the defaults that depend on the weights are those of the run.
     resolved = resolve(config.replace(keep_segments=False, check_counts=False)).replace(weights="random")
-    if resolved.machine.engine == "auto":  # compiling would take longer than it is worth here
-        resolved = resolved.replace(engine="graph" if resolved.machine.device.startswith("cuda") else "eager")
-    device = torch.device(resolved.machine.device)
-    if slots and device.type == "cpu" and resolved.machine.threads is None:
+    if resolved.engine == "auto":  # compiling would take longer than it is worth here
+        resolved = resolved.replace(engine="graph" if resolved.device.startswith("cuda") else "eager")
+    device = torch.device(resolved.device)
+    if slots and device.type == "cpu" and resolved.threads is None:
         resolved = resolved.replace(threads=threads_per_run(slots))
-    batch = int(resolved.training.hyperparameters["batch_size"])
-    low_res = benchmarks.get(resolved.data.dataset).image_spec.low_res
+    batch = int(resolved.hyperparameters["batch_size"])
+    low_res = benchmarks.get(resolved.dataset).image_spec.low_res
     if device.type == "cpu" and not low_res:
         batch = min(batch, CPU_BATCH)
-    resolved = resolved.replace(hyperparameters={**resolved.training.hyperparameters, "batch_size": batch})
-    data, dataset = resolved.data, load_dataset(resolved)
-    side = (data.cache_size or 256) if data.input_pipeline == "gpu" else None
+    resolved = resolved.replace(hyperparameters={**resolved.hyperparameters, "batch_size": batch})
+    dataset = load_dataset(resolved)
+    side = (resolved.cache_size or 256) if resolved.input_pipeline == "gpu" else None
     dataset = replace(dataset, domains=tuple(_sample(domain, side) for domain in dataset.domains))
-    sources, _ = hold_out(dataset, data.targets, trial=data.trial, three_way=data.three_way)
-    cache = open_cache(dataset, size=None) if data.input_pipeline == "gpu" else None
+    sources, _ = hold_out(dataset, resolved.targets, trial=resolved.trial, three_way=resolved.three_way)
+    cache = open_cache(dataset, size=None) if resolved.input_pipeline == "gpu" else None
     dist = Dist(device)
     with torch_settings(resolved, device):
         training = Training(resolved, sources, dist, cache, lambda line: None)
@@ -213,24 +213,24 @@ class _RunCost:
     """
 
     def __init__(self, config: RunConfig, at_hand: bool) -> None:
-        self._benchmark = benchmark = benchmarks.get(config.data.dataset)
+        self._benchmark = benchmark = benchmarks.get(config.dataset)
         self._counts: Mapping[str, int] = benchmark.counts
         self._n_classes = benchmark.n_classes
         if at_hand and (not self._counts or self._n_classes is None):  # a folder of the user's own, or the digits
-            dataset = benchmarks.load(benchmark.name, config.data.data_dir, check_counts=False)
+            dataset = benchmarks.load(benchmark.name, config.data_dir, check_counts=False)
             self._counts = {domain.name: len(domain) for domain in dataset.domains}
             self._n_classes = len(dataset.classes)
 
     def seconds(self, config: RunConfig, speed: Speed) -> float:
         """Return the time of a run."""
-        targets, evaluation = config.data.targets, config.evaluation
+        targets = config.targets
         sources = [n for name, n in self._counts.items() if name not in targets]
         target = sum(n for name, n in self._counts.items() if name in targets)
         validation = [int(0.2 * n) for n in sources]
-        seen = [min(n, evaluation.validation_subsample or n) for n in validation]
+        seen = [min(n, config.validation_subsample or n) for n in validation]
         steps, n_evaluations = self._steps(config)
         evaluated = n_evaluations * sum(seen) + _n_weights(config) * (sum(validation) + target)
-        if evaluation.target_every_evaluation:
+        if config.target_every_evaluation:
             evaluated += n_evaluations * target
         trained = float((steps + _preparation(config, steps)) * images_per_step(config, len(sources)))
         return trained * speed.per_trained_image + evaluated * speed.per_evaluated_image
@@ -238,36 +238,36 @@ class _RunCost:
     def bytes(self, config: RunConfig) -> int | None:
         """Return the bytes of a finished run at most: models, kept segments, and records with about 100 bytes each."""
         spec = self._benchmark.image_spec
-        network = config.model.network or (networks.SMALL if spec.low_res else networks.DEFAULT)
+        network = config.network or (networks.SMALL if spec.low_res else networks.DEFAULT)
         model = None
         if self._n_classes is not None:
-            model = _model_bytes(network, self._n_classes, spec.channels, config.data.image_size or spec.size)
+            model = _model_bytes(network, self._n_classes, spec.channels, config.image_size or spec.size)
         if model is None:
             return None
         _, n_evaluations = self._steps(config)
-        models = _n_weights(config) + len(config.files.snapshots)
-        segments = stored_bytes(model, n_evaluations)[1] if config.files.keep_segments else 0
+        models = _n_weights(config) + len(config.snapshots)
+        segments = stored_bytes(model, n_evaluations)[1] if config.keep_segments else 0
         records = n_evaluations * (2 * max(1, len(self._counts)) + 4) * 100
         return models * model + segments + records
 
     def _steps(self, config: RunConfig) -> tuple[int, int]:
         """Return the number of steps and of evaluations."""
         defaults = self._benchmark.defaults
-        sources = [n for name, n in self._counts.items() if name not in config.data.targets]
-        steps = planned_steps(config, [n_train(n, three_way=config.data.three_way) for n in sources])
-        every = config.evaluation.evaluate_every or defaults.evaluate_every_in(steps)
+        sources = [n for name, n in self._counts.items() if name not in config.targets]
+        steps = planned_steps(config, [n_train(n, three_way=config.three_way) for n in sources])
+        every = config.evaluate_every or defaults.evaluate_every_in(steps)
         return steps, -(-steps // every) + config.eval_offset
 
 
 def _preparation(config: RunConfig, steps: int) -> int:
     """Return the number of updates before a run's first step."""
-    algorithm = get_algorithm(config.training.algorithm)
-    return algorithm.preparation_steps(fill(algorithm.Hyperparameters, config.training.hyperparameters), steps)
+    algorithm = get_algorithm(config.algorithm)
+    return algorithm.preparation_steps(fill(algorithm.Hyperparameters, config.hyperparameters), steps)
 
 
 def _n_weights(config: RunConfig) -> int:
     """Return the number of models that a run reports and saves."""
-    return len(config.evaluation.averages) + 2 * config.evaluation.report_live
+    return len(config.averages) + 2 * config.report_live
 
 
 @cache

@@ -236,19 +236,19 @@ class _Factory:
         self, trial: int, points: Sequence[Point], stage: Stage = "search", sets: Sequence[tuple[str, ...]] = ()
     ) -> Iterator[PlannedRun]:
         """Return the runs of one trial: every point for every set of targets, by default for all."""
-        trainings = [self._training(point) for point in points]
-        template = self.template
+        settings = [self._hyperparameters(point) for point in points]
         for targets in sets or self.sets:
-            data = dataclasses.replace(template.data, target=targets, trial=trial)
             folder = self.root / f"{'+'.join(targets)}-{trial}"
             run_name = json.dumps([targets, trial])
-            for training, hyperparameters in trainings:
-                trajectory = _key(f"{self.trajectory_key}|{run_name}|{hyperparameters}")
+            for hyperparameters in settings:
+                text = json.dumps(hyperparameters)
+                trajectory = _key(f"{self.trajectory_key}|{run_name}|{text}")
                 if trajectory in self.covering:
                     yield dataclasses.replace(self.covering[trajectory], stage=stage)
                     continue
-                key = _key(f"{self.shared_key}|{run_name}|{hyperparameters}")
-                config = dataclasses.replace(template, output=folder / key, data=data, training=training)
+                key = _key(f"{self.shared_key}|{run_name}|{text}")
+                own: dict[str, Any] = {"target": targets, "trial": trial, "hyperparameters": hyperparameters}
+                config = dataclasses.replace(self.template, output=folder / key, **own)
                 yield PlannedRun(key, config, stage, trajectory)
 
     def selected_runs(self, trial: int) -> Iterator[PlannedRun]:
@@ -266,7 +266,7 @@ class _Factory:
         lodo, trials = self.spec.select == "lodo", self.spec.trials[1:]
         for target in self.targets:
             sets = [targets for targets in self.sets if target in targets]
-            members = tuple(run for run in own if target in (run.config.data.targets or (NO_TARGET,)))
+            members = tuple(run for run in own if target in (run.config.targets or (NO_TARGET,)))
 
             def repeat(point: Point, sets: Sequence[tuple[str, ...]] = sets) -> list[PlannedRun]:
                 return [run for trial in trials for run in self.runs(trial, [point], "repeat", sets)]
@@ -274,9 +274,9 @@ class _Factory:
             follow = tuple(itertools.product(sets, trials))
             yield Search(self.name, self.algorithm, target, members, lodo, self.spec.choose_by, follow, repeat)
 
-    def _training(self, point: Point) -> tuple[Any, str]:
-        """Return the section with the values of a point, and the point as text. Defaults are left out of both."""
-        requested = {**self.template.training.hyperparameters, **point}
+    def _hyperparameters(self, point: Point) -> dict[str, Any]:
+        """Return the hyperparameters at a point, without those that are defaults."""
+        requested = {**self.template.hyperparameters, **point}
         values = {}
         for name, value in sorted(requested.items()):
             default = self.defaults.get(name)
@@ -284,8 +284,7 @@ class _Factory:
             value = float(value) if isinstance(default, float) and not isinstance(value, bool) else value
             if value != default:
                 values[name] = value
-        training = dataclasses.replace(self.template.training, hyperparameters=values)
-        return training, json.dumps(values)
+        return values
 
 
 def _shared_key(config: RunConfig, dataset: str, averages: bool = True) -> str:
