@@ -38,7 +38,7 @@ def test_an_item_is_trained_once_and_built(here: Call, tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_failed_runs_are_listed_and_the_rest_is_built(here: Call, tmp_path):
     config = make_config(scale="smoke", output=tmp_path)
-    cyclic = [run.config for run in cost_of([ITEMS["table5"]], config).plan.runs if run.config.cycle_steps]
+    cyclic = [run.config for run in cost_of([ITEMS["table5"]], config).plan.runs if run.config.lr_schedule == "cyclic"]
     write_failure(cyclic[0].output, "RuntimeError: CUDA out of memory", ["the last line"])
     result = here("reproduce", "table5", "--scale", "smoke", "-o", tmp_path, "--device", "cpu", "--jobs", "1")
     assert "RuntimeError: CUDA out of memory" in result.stdout

@@ -17,6 +17,7 @@ from swad.testbed.training.evaluation import evaluate_splits
 from swad.testbed.training.export import load_predictor, read_card
 from swad.testbed.training.loop import Interrupted, train
 from swad.testbed.training.resolve import resolve
+from swad.testbed.training.resolved_config import ResolvedConfig
 
 
 def settings(name, **more):
@@ -70,7 +71,7 @@ def test_the_config_of_a_combination_with_sam(tmp_path):
     assert config.seed == resolve(config.replace(algorithm="coral+sam", seed=None)).seed
     other = RunConfig.from_options(dataset="digits", target="paper", output=tmp_path, algorithm="coral")
     assert config.seed != resolve(other).seed
-    again = RunConfig.from_json(json.loads(json.dumps(config.to_json())), tmp_path)
+    again = ResolvedConfig.from_json(json.loads(json.dumps(config.to_json())), tmp_path)
     assert resolve(again) == config
     with pytest.raises(ConfigError, match=r"no hyperparameter beta, only lr, .*gamma, rho"):
         resolve(

@@ -20,6 +20,7 @@ from swad.testbed.experiments import segment_runs, tune, tune_runs
 from swad.testbed.measure.saved_run import open_run
 from swad.testbed.results.tuning import TuneRow, ValleySetting, choose
 from swad.testbed.training.loop import train
+from swad.testbed.training.resolve import resolve
 from swad.testbed.training.run_dir import RunError
 
 pytest.importorskip("sklearn")
@@ -83,7 +84,7 @@ def test_accuracies_and_steps_are_those_that_the_run_recorded(fresh):
 def test_a_run_with_an_average_whose_file_is_gone_can_be_tuned(runs):
     run = tune_runs.find_tunable([runs], None)[0][0]
     averages = ("gone:skip=0.5", *run.saved.config.averages)
-    saved = dataclasses.replace(run.saved, config=run.saved.config.replace(averages=averages))
+    saved = dataclasses.replace(run.saved, config=dataclasses.replace(run.saved.config, averages=averages))
     assert dataclasses.replace(run, saved=saved).trained() == run.trained()
 
 
@@ -93,7 +94,7 @@ def test_a_cache_is_opened_for_the_runs_that_read_from_one(pipeline, recipe, mon
     opened = []
     monkeypatch.setattr(segment_runs, "load_dataset", lambda config, data: "dataset")
     monkeypatch.setattr(segment_runs, "open_cache", lambda dataset, *_, **options: opened.append(dataset))
-    config = short(Path("run"), input_pipeline=pipeline, recipe=recipe)
+    config = dataclasses.replace(resolve(short(Path("run"))), input_pipeline=pipeline, recipe=recipe)
     segment_runs._cache(SimpleNamespace(data=None), config)
     assert opened == ["dataset"] * ((pipeline, recipe) == ("gpu", None))
 

@@ -16,6 +16,7 @@ from swad.testbed.data.domains import Dataset, FileDomain
 from swad.testbed.training.config import SECTIONS, SETTINGS, ConfigError, RunConfig
 from swad.testbed.training.loop import train
 from swad.testbed.training.resolve import resolve
+from swad.testbed.training.resolved_config import ResolvedConfig
 from swad.util.images import DataError
 from swad.util.names import is_name
 
@@ -111,7 +112,7 @@ def test_only_a_config_or_a_dictionary_is_trained(tmp_path):
 
 def test_json_round_trip(tmp_path):
     config = resolve(short(tmp_path, target=("paper", "board"), snapshots=(4, 2)))
-    back = RunConfig.from_json(json.loads(json.dumps(config.to_json())), tmp_path)
+    back = ResolvedConfig.from_json(json.loads(json.dumps(config.to_json())), tmp_path)
     assert back == config
     assert resolve(back) == config
 
@@ -121,7 +122,7 @@ def test_a_config_file_of_another_version_is_refused(tmp_path):
     newer["config"]["data"]["from_the_future"] = 1
     for content in ({"dataset": "digits"}, newer):
         with pytest.raises(ConfigError, match="was written by another version of swad: train the run again"):
-            RunConfig.from_json(content, tmp_path)
+            ResolvedConfig.from_json(content, tmp_path)
 
 
 def test_a_resumed_run_may_change_the_machine_and_nothing_that_alters_results(tmp_path):
@@ -143,10 +144,10 @@ def test_runs_of_earlier_versions_can_still_be_read(tmp_path):
     content = RunConfig.from_options(dataset="digits", target="paper", output=tmp_path).to_json()
     content["config"]["files"]["tensorboard"] = True
     content["config"]["machine"]["strategy"] = "ddp"
-    assert RunConfig.from_json(content, tmp_path).log == ()
+    assert ResolvedConfig.from_json(content, tmp_path).log == ()
     content["config"]["machine"]["strategy"] = "fsdp"
     with pytest.raises(ConfigError, match=r"was trained with strategy fsdp, .* use DDP: train it again in another"):
-        RunConfig.from_json(content, tmp_path)
+        ResolvedConfig.from_json(content, tmp_path)
 
 
 @pytest.mark.parametrize("name", ["da\nta", "da\rta", "\x1b[31mdata", "da\udcffta", "\x9b2J", "da\x00ta", "\x7f"])

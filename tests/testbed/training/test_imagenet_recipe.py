@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -253,7 +254,7 @@ def test_learning_rates_of_the_paper(schedule):
         assert ends == pytest.approx([0.04 if schedule == "constant" else 0.002] * 6)
         assert max(rates[720:]) == pytest.approx(0.04 if schedule == "constant" else 0.04 * (1 - 0.95 / 30))
         # SWAD takes every update of the last 20 %, SWA that at the end of every cycle.
-        config = config.replace(averages=recipe.AVERAGES[schedule])
+        config = dataclasses.replace(config, averages=recipe.AVERAGES[schedule])
         [average] = build_averages(config, algorithm.predictor).values()
         assert (average.rule.start, average.rule.end, average.rule.interval) == (
             720,

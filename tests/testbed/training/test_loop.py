@@ -18,6 +18,7 @@ from swad.testbed.training import evaluation
 from swad.testbed.training.config import RunConfig
 from swad.testbed.training.loop import Interrupted, RunError, train
 from swad.testbed.training.resolve import resolve
+from swad.testbed.training.resolved_config import ResolvedConfig
 from swad.util.images import DataError
 
 
@@ -48,7 +49,7 @@ def test_files_of_a_finished_run(finished_run):
     assert run.targets == ("paper",)
     assert run.config["hyperparameters"] == {"lr": 0.08, "batch_size": 8, "weight_decay": 0.0, "dropout": 0.0}
     assert "output" not in run.config
-    assert RunConfig.from_json(json.loads((finished_run / "config.json").read_text()), finished_run) == resolve(
+    assert ResolvedConfig.from_json(json.loads((finished_run / "config.json").read_text()), finished_run) == resolve(
         short(finished_run)
     )
 

@@ -26,6 +26,7 @@ from swad.testbed.training import loop
 from swad.testbed.training.config import ConfigError, RunConfig
 from swad.testbed.training.loop import Interrupted, RunError, train
 from swad.testbed.training.resolve import resolve
+from swad.testbed.training.resolved_config import ResolvedConfig
 from swad.testbed.training.run_dir import read_checkpoint
 from swad.util.images import DataError
 
@@ -294,7 +295,7 @@ def test_settings_of_other_types_are_one_line(tmp_path, finished_run):
         section = changed["config"][random.choice(list(changed["config"]))]
         section[random.choice(list(section))] = random.choice(values)
         try:
-            RunConfig.from_json(changed, tmp_path).differences(content)
+            ResolvedConfig.from_json(changed, tmp_path).differences(content)
             short(tmp_path).differences(changed)
         except ConfigError as error:
             assert "\n" not in str(error)

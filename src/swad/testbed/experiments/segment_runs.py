@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,10 @@ from swad.testbed.measure.saved_run import SavedRun
 from swad.testbed.results.run_data import RunData
 from swad.testbed.training.batch_norms import estimate_statistics
 from swad.testbed.training.build import build_algorithm, build_loader
-from swad.testbed.training.config import RunConfig
 from swad.testbed.training.distributed import Dist
 from swad.testbed.training.evaluation import ResidentEvaluation, Score, eval_loaders, evaluate_splits, max_kept_bytes
 from swad.testbed.training.numerics import autocast
+from swad.testbed.training.resolved_config import ResolvedConfig
 from swad.testbed.training.run_data import load_dataset
 from swad.testbed.training.run_dir import SEGMENTS, RunError
 from swad.util.packages import has_triton
@@ -86,7 +87,7 @@ def build_loaders(
         device: Device of the images, which are kept there if they fit.
         workers: Processes that read images.
     """
-    config = run.config if workers is None else run.config.replace(workers=workers)
+    config = run.config if workers is None else replace(run.config, workers=workers)
     sources, cache = run.held_out.sources, _cache(run, config)
     keep = images_fit(run, parts, device)
     return {
@@ -115,15 +116,15 @@ def build_estimate(run: SavedRun, device: torch.device, workers: int | None) -> 
     """
     if run.config.freeze_bn:
         return None
-    config = run.config.replace(weights="random")  # its weights are not used
-    config = config if workers is None else config.replace(workers=workers)
+    config = replace(run.config, weights="random")  # its weights are not used
+    config = config if workers is None else replace(config, workers=workers)
     sources, dist = run.held_out.sources, Dist(device)
     algorithm = build_algorithm(config, sources, dist)
     loader = build_loader(config, sources, dist, algorithm, _cache(run, config), lambda line: None)
     return lambda model: estimate_statistics(model, config, algorithm, loader, dist)
 
 
-def _cache(run: SavedRun, config: RunConfig) -> ImageCache | None:
+def _cache(run: SavedRun, config: ResolvedConfig) -> ImageCache | None:
     """Open the cache of decoded images, if the run reads from one."""
     if not config.reads_cache:
         return None

@@ -28,7 +28,7 @@ from swad.testbed.results.measurement_rows import RowFile
 from swad.testbed.results.records import CONFIG
 from swad.testbed.training import export
 from swad.testbed.training.checks import device_problem
-from swad.testbed.training.config import RunConfig
+from swad.testbed.training.resolved_config import ResolvedConfig
 from swad.testbed.training.run_data import load_dataset
 from swad.testbed.training.run_dir import RunError, read_done, read_stored
 from swad.util.files import require_regular
@@ -64,7 +64,7 @@ class SavedRun:
 
     path: Path
     """The run directory."""
-    config: RunConfig
+    config: ResolvedConfig
     weights: Mapping[str, str]
     """Weights files by name, relative to the run directory."""
     data: Path | None = None
@@ -301,4 +301,4 @@ def open_run(path: Path | str, data: Path | str | None = None) -> SavedRun:
     if not weights:
         raise RunError(f"{path} saved no weights: train it again in a new directory")
     ranges: dict[str, Any] = done.get("ranges") or {}
-    return SavedRun(path, RunConfig.from_json(config, path), weights, None if data is None else Path(data), ranges)
+    return SavedRun(path, ResolvedConfig.from_json(config, path), weights, None if data is None else Path(data), ranges)

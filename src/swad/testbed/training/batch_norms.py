@@ -14,15 +14,17 @@ from swad.gpu.cuda_graph import to_device
 from swad.tensors.batch_norms import running_statistics
 from swad.testbed.algorithms.base import Algorithm
 from swad.testbed.data.loaders import Loader
-from swad.testbed.training.config import RunConfig
 from swad.testbed.training.distributed import Dist
 from swad.testbed.training.numerics import autocast
+from swad.testbed.training.resolved_config import ResolvedConfig
 
 PASSES = 200
 """Most forward passes of an estimate; a few ten thousand images are as good as all (Wu and Johnson, 2021)."""
 
 
-def estimate_statistics(model: nn.Module, config: RunConfig, algorithm: Algorithm, loader: Loader, dist: Dist) -> bool:
+def estimate_statistics(
+    model: nn.Module, config: ResolvedConfig, algorithm: Algorithm, loader: Loader, dist: Dist
+) -> bool:
     """Estimate the statistics of the model's batch norms on an epoch of training images, or on its first part.
 
     Returns False if there is nothing to estimate.

@@ -28,11 +28,11 @@ from swad.testbed.data.transforms import Normalize, train_transform
 from swad.testbed.models import networks
 from swad.testbed.training import recipe
 from swad.testbed.training.checks import source_problems
-from swad.testbed.training.config import RunConfig
 from swad.testbed.training.defaults import averaging_plan
 from swad.testbed.training.distributed import Dist
 from swad.testbed.training.lr_schedule import Decay, cyclic_lr, lr_factor
 from swad.testbed.training.numerics import WEIGHTS, derive_seed
+from swad.testbed.training.resolved_config import ResolvedConfig
 from swad.testbed.training.run_dir import SEGMENTS, RunError
 from swad.util.cpu import available_cores
 
@@ -40,12 +40,10 @@ SEGMENT_LOG = "segments"
 """Name of the segment log in the group of averages; no average can have it."""
 
 
-def build_algorithm(config: RunConfig, sources: Sources, dist: Dist, log: Callable[[str], None] = print) -> Algorithm:
+def build_algorithm(
+    config: ResolvedConfig, sources: Sources, dist: Dist, log: Callable[[str], None] = print
+) -> Algorithm:
     """Build the network and the algorithm that trains it, on the device of this process."""
-    assert config.seed is not None
-    assert config.steps is not None
-    assert config.network is not None
-    assert config.weights is not None
     algorithm_class = get_algorithm(config.algorithm)
     if problems := source_problems(config, sources.names):
         raise RunError(problems[0])
@@ -72,8 +70,7 @@ def build_algorithm(config: RunConfig, sources: Sources, dist: Dist, log: Callab
     return algorithm.to(dist.device).train()
 
 
-def _run_info(config: RunConfig, sources: Sources, dist: Dist, batch_size: int, n_preparation: int) -> RunInfo:
-    assert config.seed is not None
+def _run_info(config: ResolvedConfig, sources: Sources, dist: Dist, batch_size: int, n_preparation: int) -> RunInfo:
     domain_sizes, lr_scale = tuple(len(split) for split in sources.train), 1.0
     if config.recipe == recipe.IMAGENET:  # which pools the images of all domains
         domain_sizes, lr_scale = (sum(domain_sizes),), batch_size / recipe.LR_BATCH
@@ -97,7 +94,7 @@ def _run_info(config: RunConfig, sources: Sources, dist: Dist, batch_size: int, 
 
 
 def build_loader(
-    config: RunConfig,
+    config: ResolvedConfig,
     sources: Sources,
     dist: Dist,
     algorithm: Algorithm,
@@ -106,7 +103,6 @@ def build_loader(
 ) -> Loader:
     """Build the loader of training batches: from cached images if there is a cache, else from files."""
     batch_size, seed = algorithm.hyperparameters.batch_size, config.seed
-    assert seed is not None
     pool, is_imagenet = Pool(sources.train), config.recipe == recipe.IMAGENET
     sampler: Sampler
     if is_imagenet:
@@ -120,7 +116,7 @@ def build_loader(
 
 
 def _build_images(
-    config: RunConfig,
+    config: ResolvedConfig,
     image_spec: ImageSpec,
     dist: Dist,
     algorithm: Algorithm,
@@ -131,7 +127,6 @@ def _build_images(
     """Build the source of training images."""
     augmentation, views = Augmentation(**config.augmentation), algorithm.views
     is_imagenet, seed = config.recipe == recipe.IMAGENET, config.seed
-    assert seed is not None
     if cache is not None and not is_imagenet:
         return CachedImages(
             cache, pool, image_spec, seed, augmentation=augmentation, views=views, device=dist.device, log=log
@@ -150,9 +145,8 @@ def _build_images(
     return FileImages(pool, train_transform(image_spec, augmentation), normalize, **options)
 
 
-def build_schedulers(config: RunConfig, algorithm: Algorithm) -> list[LambdaLR]:
+def build_schedulers(config: ResolvedConfig, algorithm: Algorithm) -> list[LambdaLR]:
     """Build the learning rate schedulers; none for a constant learning rate."""
-    assert config.lr_schedule is not None
     optimizers = [optimizer for name, optimizer in algorithm.optimizers.items() if name not in algorithm.constant_lr]
     start = averaging_plan(config).late
     if config.recipe == recipe.IMAGENET:
@@ -166,13 +160,15 @@ def build_schedulers(config: RunConfig, algorithm: Algorithm) -> list[LambdaLR]:
     return [] if factor is None else [LambdaLR(optimizer, copy.copy(factor)) for optimizer in optimizers]
 
 
-def build_averages(config: RunConfig, model: nn.Module) -> dict[str, Average]:
+def build_averages(config: ResolvedConfig, model: nn.Module) -> dict[str, Average]:
     """Build the requested averages by name."""
     specs = registry.parse_all(config.averages)
     return registry.make(specs, model, averaging_plan(config))
 
 
-def build_group(config: RunConfig, model: nn.Module, averages: dict[str, Average], dist: Dist) -> AverageGroup | None:
+def build_group(
+    config: ResolvedConfig, model: nn.Module, averages: dict[str, Average], dist: Dist
+) -> AverageGroup | None:
     """Let all averages, and the segment log if segments are kept, share the sum of the current segment."""
     listeners = {}
     if config.keep_segments:

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from swad.averaging.spans import Status
-    from swad.testbed.training.config import RunConfig
+    from swad.testbed.training.resolved_config import ResolvedConfig
     from swad.testbed.training.result import RunResult
 
 
@@ -21,7 +21,7 @@ class RunCallback:
     these methods will do as well.
     """
 
-    def on_start(self, config: RunConfig, total: int, step: int) -> None:
+    def on_start(self, config: ResolvedConfig, total: int, step: int) -> None:
         """Training starts, or is resumed after `step` of `total` steps."""
 
     def on_log(self, message: str) -> None:

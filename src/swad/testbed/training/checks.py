@@ -18,9 +18,10 @@ from swad.testbed.data.benchmark import Benchmark
 from swad.testbed.models.catalog import LARGEST, SMALL, SMALLEST, input_config
 from swad.testbed.models.weight_files import NetworkError
 from swad.testbed.results.trackers.base import name_problems
-from swad.testbed.training import recipe
+from swad.testbed.training import lr_schedule, recipe
 from swad.testbed.training.config import SETTINGS, ConfigError, RunConfig
 from swad.testbed.training.defaults import apply_recipe, averaging_plan, default_hyperparameters, recipe_of
+from swad.testbed.training.resolved_config import ResolvedConfig
 from swad.util.images import DataError
 from swad.util.names import choice_problem, counted, did_you_mean, one_line
 
@@ -50,7 +51,7 @@ def find_problems(config: RunConfig) -> list[str]:
     if benchmark is not None and recipe_of(config) == recipe.IMAGENET:
         problems += _recipe_problems(config)
     else:
-        problems += _problems_without_recipe(config) + schedule_problems(config, benchmark)
+        problems += _problems_without_recipe(config) + _schedule_problems(config, benchmark)
     return problems + _momentum_problems(config) + _machine_problems(config)
 
 
@@ -207,8 +208,8 @@ def network_problems(name: object) -> list[str]:
     return []
 
 
-def schedule_problems(config: RunConfig, benchmark: Benchmark | None) -> list[str]:
-    """List what is wrong with steps, evaluations, snapshots and averages; without a benchmark, of a resolved run."""
+def _schedule_problems(config: RunConfig, benchmark: Benchmark | None) -> list[str]:
+    """List what is wrong with steps, evaluations, snapshots and averages, as far as the steps are known."""
     defaults = None if benchmark is None else benchmark.defaults
     steps = config.steps or (defaults.steps if defaults and config.epochs is None else None)
     every = config.evaluate_every
@@ -217,21 +218,34 @@ def schedule_problems(config: RunConfig, benchmark: Benchmark | None) -> list[st
         every = every or defaults.evaluate_every_in(steps)
     if steps is None or every is None or not valid:
         return registry.problems(config.averages, None)
+    cycle = lr_schedule.cycle_steps(steps) if config.lr_schedule == "cyclic" else None
+    return _plan_problems(config, registry.Plan(steps, every, 0.3, config.eval_offset, cycle))
+
+
+def resolved_problems(config: ResolvedConfig) -> list[str]:
+    """List what is wrong with a run whose steps were only known after its images were counted."""
     problems = []
-    if config.evaluate_every is not None and every > steps:
-        problems.append(f"evaluate_every must not exceed the {steps} steps, got {every}")
-    planned = config.replace(steps=steps)
-    snapshots, last = config.snapshots, planned.total_steps
-    if not all(type(step) is int and 1 <= step <= last for step in snapshots):
-        problems.append(f"snapshots must be between step 1 and step {last}, got {', '.join(map(str, snapshots))}")
-    plan = registry.Plan(steps, min(every, steps), 0.3, planned.eval_offset, planned.cycle_steps)
-    if config.recipe == recipe.IMAGENET and steps == 1:
+    if config.recipe == recipe.IMAGENET and config.steps == 1:
         problems.append("the imagenet recipe needs at least 2 steps, got 1: train for more epochs")
     if config.recipe == recipe.IMAGENET and config.warmup_steps > averaging_plan(config).late:
         problems.append(
-            f"the warm-up must end before the last 20 % of the {steps} steps, got {config.warmup_steps} steps: "
+            f"the warm-up must end before the last 20 % of the {config.steps} steps, got {config.warmup_steps} steps: "
             "lower warmup_epochs"
         )
+    plan = registry.Plan(config.steps, config.evaluate_every, 0.3, config.eval_offset, config.cycle_steps)
+    return problems + _plan_problems(config, plan)
+
+
+def _plan_problems(config: RunConfig, plan: registry.Plan) -> list[str]:
+    problems, steps = [], plan.steps
+    if config.evaluate_every is not None and config.evaluate_every > steps:
+        problems.append(f"evaluate_every must not exceed the {steps} steps, got {config.evaluate_every}")
+    last = steps + config.eval_offset
+    if not all(type(step) is int and 1 <= step <= last for step in config.snapshots):
+        problems.append(
+            f"snapshots must be between step 1 and step {last}, got {', '.join(map(str, config.snapshots))}"
+        )
+    plan = dataclasses.replace(plan, evaluate_every=min(plan.evaluate_every, steps))
     return problems + registry.problems(config.averages, plan) + _label_problems(config)
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Literal, Self, get_type_hints
 
 from swad.testbed.data.augmentation import Augmentation
-from swad.testbed.training import lr_schedule, recipe
+from swad.testbed.training import lr_schedule
 from swad.testbed.training.setting import Setting, add_args, setting
 from swad.util.names import NO_TARGET, did_you_mean, is_utf8, name_problem
 
@@ -389,9 +389,9 @@ class RunConfig:
             raise ConfigError(problems)
         return cls(output=Path(output), **options)
 
-    def replace(self, **options: Any) -> Self:
-        """Return a copy with some settings changed."""
-        return self.from_options(**{"output": self.output, **self.options(), **options})
+    def replace(self, **options: Any) -> RunConfig:
+        """Return a copy with some settings changed, which has to be resolved again if this one was."""
+        return RunConfig.from_options(**{"output": self.output, **self.options(), **options})
 
     def options(self) -> dict[str, Any]:
         """The settings by name, without `output`."""
@@ -423,48 +423,6 @@ class RunConfig:
     def eval_offset(self) -> int:
         """Steps by which evaluations come late: 1 in the reference schedule."""
         return int(self.schedule == "reference")
-
-    @property
-    def total_steps(self) -> int:
-        """Optimizer steps of a complete run."""
-        assert self.steps is not None
-        return self.steps + self.eval_offset
-
-    @property
-    def cycle_steps(self) -> int | None:
-        """Steps in one cycle of the learning rate; None if it is not cyclic."""
-        assert self.steps is not None
-        if self.lr_schedule != "cyclic":
-            return None
-        if self.recipe == recipe.IMAGENET:
-            return max(1, self._epochs_in_steps(recipe.CYCLE_EPOCHS))
-        return max(1, self.steps // 50)
-
-    @property
-    def warmup_steps(self) -> int:
-        """Steps in which the learning rate rises."""
-        epochs = self.warmup_epochs
-        return self._epochs_in_steps(recipe.WARMUP_EPOCHS) if epochs is None else self._in_steps(epochs)
-
-    @property
-    def reads_cache(self) -> bool:
-        """Whether images come from a cache of decoded images; the imagenet recipe decodes them on the GPU instead."""
-        return self.input_pipeline == "gpu" and self.recipe != recipe.IMAGENET
-
-    def _epochs_in_steps(self, of_90: float) -> int:
-        assert self.epochs is not None
-        return self._in_steps(recipe.scaled_epochs(self.epochs, of_90))
-
-    def _in_steps(self, epochs: float) -> int:
-        assert self.steps is not None
-        assert self.epochs is not None
-        return round(epochs * self.steps / self.epochs)
-
-    def evaluates(self, step: int) -> bool:
-        """Whether an evaluation follows step number `step`."""
-        every = self.evaluate_every
-        assert every is not None
-        return step == self.total_steps or step % every == self.eval_offset % every
 
     # -- checks ---------------------------------------------------------------------------------------------------
 
@@ -515,19 +473,6 @@ class RunConfig:
         """The content of `config.json`: the settings, and the role of each for readers that know no RunConfig."""
         roles = {name: known.role for name, known in SETTINGS.items()}
         return {"format": FORMAT, "config": self.to_dict(), "roles": roles}
-
-    @classmethod
-    def from_json(cls, content: Mapping[str, Any], output: Path | str) -> Self:
-        """Read the content of a `config.json` in the directory `output`."""
-        options = stored_options(content, output)
-        try:
-            config = cls.from_options(output=output, **options)
-            problems = config.problems()
-        except (TypeError, ValueError, ArithmeticError) as error:
-            problems = [str(error)]
-        if problems:
-            raise ConfigError([f"{output} has invalid settings ({problems[0]}): restore its config.json"])
-        return config
 
     def differences(self, content: Mapping[str, Any]) -> list[str]:
         """List the settings that a stored run has otherwise and that resuming it may not change.

@@ -17,6 +17,7 @@ from swad.testbed.data.splits import hold_out, n_train
 from swad.testbed.training.config import SETTINGS, ConfigError, RunConfig
 from swad.testbed.training.recipe import IMAGENET
 from swad.testbed.training.recipe import SETTINGS as SETTINGS_OF_IMAGENET
+from swad.testbed.training.resolved_config import ResolvedConfig
 
 OWN = "own"
 """The recipe of the algorithm's own paper."""
@@ -147,18 +148,16 @@ def _load(key: tuple[Any, ...]) -> Dataset:
     return benchmarks.load(dataset, folder, check_counts=check_counts, **json.loads(options))
 
 
-def averaging_plan(config: RunConfig) -> registry.Plan:
-    """The steps and evaluations of a resolved run, from which the windows of its averages follow."""
+def averaging_plan(config: ResolvedConfig) -> registry.Plan:
+    """The steps and evaluations of a run, from which the windows of its averages follow."""
     steps, every = config.steps, config.evaluate_every
-    assert steps is not None
-    assert every is not None
     ratio = benchmarks.get(config.dataset).defaults.tolerance_ratio
     # In the recipe a cyclic run shares its first 80 % with a constant one, so cycles do not move the window.
     start = steps - max(1, steps // 5) if config.recipe == IMAGENET else None
     return registry.Plan(steps, every, ratio, config.eval_offset, config.cycle_steps, start)
 
 
-def branch_point(config: RunConfig) -> int | None:
+def branch_point(config: ResolvedConfig) -> int | None:
     """The step after which a run of the imagenet recipe keeps a checkpoint for other runs to branch from, if any."""
     shares = config.recipe == IMAGENET and config.lr_schedule != "decay"
     return averaging_plan(config).late if shares and config.branch_from is None else None

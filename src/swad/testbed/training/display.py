@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from swad.averaging.spans import Status
-    from swad.testbed.training.config import RunConfig
+    from swad.testbed.training.resolved_config import ResolvedConfig
     from swad.testbed.training.result import RunResult
 
 REFRESH_SECONDS = 0.2
@@ -46,7 +46,7 @@ class DisplayCallback(RunCallback):
         self._validation_text = ""
         self._last_refresh = 0.0
 
-    def on_start(self, config: RunConfig, total: int, step: int) -> None:
+    def on_start(self, config: ResolvedConfig, total: int, step: int) -> None:
         """Training starts, resumes after `step` updates, or branches from another run there."""
         from swad.testbed.training.defaults import averaging_plan
 

@@ -24,8 +24,8 @@ from swad.testbed.data.loaders import EvalLoader
 from swad.testbed.data.splits import DomainSplit, Target
 from swad.testbed.data.transforms import Normalize
 from swad.testbed.results.records import Record
-from swad.testbed.training.config import RunConfig
 from swad.testbed.training.distributed import Dist
+from swad.testbed.training.resolved_config import ResolvedConfig
 from swad.testbed.training.state import Training
 from swad.testbed.training.step import EAGER
 
@@ -232,7 +232,6 @@ class Evaluator:
         group_size = type(training.algorithm).eval_group_size(training.algorithm.hyperparameters)
         self._loaders = partial(eval_loaders, config, sources.image_spec, dist, group_size, training.cache)
         self._free_bytes = max_kept_bytes(dist.device)
-        assert config.seed is not None
         n, augment = config.validation_subsample, config.augment_validation
         val = [part.subsample(n, config.seed) for part in sources.val]
         keep = self._reserve_memory(val)
@@ -293,7 +292,7 @@ class Evaluator:
 
 
 def eval_loaders(
-    config: RunConfig,
+    config: ResolvedConfig,
     image_spec: ImageSpec,
     dist: Dist,
     group_size: int | None,
@@ -314,7 +313,6 @@ def eval_loaders(
         keep: Keep the decoded images in memory for later passes.
         augment: Augment the images.
     """
-    assert config.seed is not None
     # Use small batches on a CPU: large activations cost more in page faults than small batches cost in calls.
     batch_size = 16 if dist.device.type == "cpu" and not image_spec.low_res else 256
     if group_size is not None:

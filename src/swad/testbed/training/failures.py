@@ -7,8 +7,8 @@ import traceback
 from pathlib import Path
 
 from swad.testbed.algorithms.base import Algorithm
-from swad.testbed.training.config import RunConfig
 from swad.testbed.training.distributed import launched
+from swad.testbed.training.resolved_config import ResolvedConfig
 from swad.testbed.training.run_dir import RunError
 from swad.util.names import one_line
 
@@ -16,7 +16,7 @@ _PACKAGE = Path(__file__).parents[2]
 _LOST_PEER = ("connection closed by peer", "connection reset by peer", "connection was likely closed", "broken pipe")
 
 
-def explain(error: Exception, config: RunConfig, algorithm: type[Algorithm]) -> RunError | None:
+def explain(error: Exception, config: ResolvedConfig, algorithm: type[Algorithm]) -> RunError | None:
     """Return a one-line error for a failure of a run; None if the error should be raised unchanged.
 
     Args:
@@ -49,7 +49,7 @@ def explain(error: Exception, config: RunConfig, algorithm: type[Algorithm]) -> 
     return _own_algorithm_error(error, config, algorithm)
 
 
-def _own_algorithm_error(error: Exception, config: RunConfig, algorithm: type[Algorithm]) -> RunError | None:
+def _own_algorithm_error(error: Exception, config: ResolvedConfig, algorithm: type[Algorithm]) -> RunError | None:
     """Name the line of the user's algorithm in which an error occurred; None if it was not in one."""
     files = {_file(cls) for cls in algorithm.__mro__ if not cls.__module__.startswith("torch.")}
     own = {file for file in files if file is not None and _PACKAGE not in Path(file).parents}

@@ -40,6 +40,7 @@ from swad.testbed.training.range_warnings import too_few_evaluations
 from swad.testbed.training.recipe import IMAGENET
 from swad.testbed.training.report import report
 from swad.testbed.training.resolve import resolve
+from swad.testbed.training.resolved_config import ResolvedConfig
 from swad.testbed.training.result import RunResult
 from swad.testbed.training.run_data import (
     domain_contents,
@@ -105,23 +106,23 @@ def train(
             raise ConfigError(["output is required: the directory of the run"])
         config = RunConfig.from_options(**config)
     forget_images()
-    config = resolve(config)
+    resolved = resolve(config)
     with ExitStack() as stack:
         callbacks = [] if callback is None else [callback]
         if progress:
             # Imported here because it needs rich, which training does not.
             from swad.testbed.training.display import DisplayCallback, make_display
 
-            callbacks.append(DisplayCallback(config.name, stack.enter_context(make_display(1))))
+            callbacks.append(DisplayCallback(resolved.name, stack.enter_context(make_display(1))))
         events = combine(callbacks)
         if not in_main_process():
             events = RunCallback()
-        result = _train(config, events)
+        result = _train(resolved, events)
         events.on_end(result)
         return result
 
 
-def _train(config: RunConfig, callback: RunCallback) -> RunResult:
+def _train(config: ResolvedConfig, callback: RunCallback) -> RunResult:
     finished = read_result(config)
     if finished is not None:
         if in_main_process():
@@ -151,7 +152,7 @@ def _train(config: RunConfig, callback: RunCallback) -> RunResult:
             raise
 
 
-def _open_run_dir(config: RunConfig, dist: Dist, stack: ExitStack) -> tuple[RunDir | None, dict[str, Any] | None]:
+def _open_run_dir(config: ResolvedConfig, dist: Dist, stack: ExitStack) -> tuple[RunDir | None, dict[str, Any] | None]:
     """Open the run directory in the main process; also return the result, if the run turns out to be finished."""
 
     def open_run_dir() -> RunDir:
@@ -167,7 +168,7 @@ class _Run:
     """One run, from loading the data to the result. `run_dir` is None in all processes but the main one."""
 
     def __init__(
-        self, config: RunConfig, dist: Dist, run_dir: RunDir | None, stop: StopRequest, callback: RunCallback
+        self, config: ResolvedConfig, dist: Dist, run_dir: RunDir | None, stop: StopRequest, callback: RunCallback
     ) -> None:
         self.config, self.dist, self.run_dir, self.stop, self.callback = config, dist, run_dir, stop, callback
         self.output = RunOutput(config, run_dir, callback)

@@ -128,6 +128,11 @@ class ExponentialFactor:
         return float(self.gamma ** (updates * self.epochs // self.steps))
 
 
+def cycle_steps(steps: int) -> int:
+    """Return the steps in one cycle of a cyclic learning rate: 2 % of all."""
+    return max(1, steps // 50)
+
+
 class _Cycle:
     """The rate falls linearly from its value to `low` times it in every cycle of updates, after update `start`."""
 

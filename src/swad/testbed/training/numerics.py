@@ -9,14 +9,14 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 import numpy as np
 import torch
 
-from swad.testbed.training.config import RunConfig
+from swad.testbed.training.resolved_config import ResolvedConfig
 
 NOISE, WEIGHTS = 3, 4
 """First numbers of seeds. They keep these random streams apart from those of the batches, which start with 1 and 2."""
 
 
 @contextmanager
-def torch_settings(config: RunConfig, device: torch.device) -> Iterator[None]:
+def torch_settings(config: ResolvedConfig, device: torch.device) -> Iterator[None]:
     """Apply the determinism and threads of a run to torch for the block; random states are restored as well."""
     deterministic = torch.are_deterministic_algorithms_enabled()
     warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
@@ -40,7 +40,7 @@ def torch_settings(config: RunConfig, device: torch.device) -> Iterator[None]:
             torch.set_num_threads(n_threads)
 
 
-def autocast(config: RunConfig, device: torch.device) -> AbstractContextManager[object]:
+def autocast(config: ResolvedConfig, device: torch.device) -> AbstractContextManager[object]:
     """Return the context of forward passes in the precision of a run."""
     if config.precision != "bf16":
         return nullcontext()

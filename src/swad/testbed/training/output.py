@@ -11,15 +11,15 @@ from swad.testbed.results.records import Record, read_records
 from swad.testbed.results.run_data import RunData
 from swad.testbed.results.trackers.tracking import Tracking
 from swad.testbed.training.callback import RunCallback
-from swad.testbed.training.config import RunConfig
 from swad.testbed.training.export import model_card, save_weights
+from swad.testbed.training.resolved_config import ResolvedConfig
 from swad.testbed.training.run_dir import WEIGHTS, RunDir, disk_errors
 
 
 class RunOutput:
     """The output of one process of a run. `run_dir` is None in all processes but the main one."""
 
-    def __init__(self, config: RunConfig, run_dir: RunDir | None, callback: RunCallback) -> None:
+    def __init__(self, config: ResolvedConfig, run_dir: RunDir | None, callback: RunCallback) -> None:
         self._config, self._run_dir, self._callback = config, run_dir, callback
         self.messages: list[str] = []
         if run_dir is not None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from swad.testbed.training.config import RunConfig
+from swad.testbed.training.resolved_config import ResolvedConfig
 from swad.testbed.training.state import Training
 
 
-def too_few_evaluations(config: RunConfig, training: Training) -> list[str]:
+def too_few_evaluations(config: ResolvedConfig, training: Training) -> list[str]:
     """Say before the first step which averages will not find their start, as in a short run on a large dataset."""
     steps = config.total_steps
     evaluations = sum(map(config.evaluates, range(1, steps + 1)))

@@ -25,7 +25,7 @@ from swad.testbed.data.domains import Defaults
 from swad.testbed.data.sampling import steps_per_epoch
 from swad.testbed.models.catalog import DEFAULT, SMALL, has_pretrained, input_config
 from swad.testbed.training import recipe
-from swad.testbed.training.checks import find_problems, schedule_problems
+from swad.testbed.training.checks import find_problems, resolved_problems
 from swad.testbed.training.config import PROTOCOL, ConfigError, RunConfig
 from swad.testbed.training.defaults import (
     apply_recipe,
@@ -34,21 +34,23 @@ from swad.testbed.training.defaults import (
     recipe_of,
     training_images,
 )
+from swad.testbed.training.resolved_config import ResolvedConfig
 from swad.testbed.training.run_dir import stored_settings
 
 LARGEST_DEFAULT_CACHE = 32e9
 """Largest image cache, in bytes, that is built without an explicit --input-pipeline gpu."""
 
 
-def resolve(config: RunConfig) -> RunConfig:
-    """Check the settings and fill in every default; all problems are reported together.
+def resolve(config: RunConfig) -> ResolvedConfig:
+    """Check the settings and fill in every default; all problems are reported together. Resolved ones are returned.
 
     >>> config = resolve(RunConfig.from_options(dataset="digits", target="paper", output="runs/paper-0"))
     >>> config.network, config.steps == benchmarks.get("digits").defaults.steps
     ('small', True)
     """
-    problems = find_problems(config)
-    if problems:
+    if isinstance(config, ResolvedConfig):
+        return config
+    if problems := find_problems(config):
         raise ConfigError(problems)
     if config.device == "auto":
         config = config.replace(device="cuda" if torch.cuda.is_available() else "cpu")
@@ -59,14 +61,14 @@ def resolve(config: RunConfig) -> RunConfig:
         training_images=training_images(config) if _counts_epochs(config) else (),
         bf16=config.device.startswith("cuda") and torch.cuda.is_bf16_supported(including_emulation=False),
     )
-    if resolved.epochs is not None and (problems := schedule_problems(resolved, None)):
+    if resolved.epochs is not None and (problems := resolved_problems(resolved)):
         raise ConfigError(problems)  # only now: these steps follow from the number of images
     return resolved
 
 
 def fill_defaults(
     config: RunConfig, *, stored: Mapping[str, Any], n_images: int, bf16: bool, training_images: Sequence[int] = ()
-) -> RunConfig:
+) -> ResolvedConfig:
     """Fill in every default of valid settings.
 
     Args:
@@ -89,33 +91,30 @@ def fill_defaults(
     # Random weights have no statistics that are worth keeping: frozen, their batch norms would normalize nothing.
     # The small network has no batch norms.
     freeze_bn = PROTOCOL["freeze_bn"] and (weights != "random" or network == SMALL)
-    complete = config.replace(
-        dataset=benchmark.name,
-        hyperparameters={
+    filled: dict[str, Any] = {
+        **config.options(),
+        **{name: PROTOCOL[name] for name in ("optimizer", "lr_schedule", "batches") if getattr(config, name) is None},
+        "dataset": benchmark.name,
+        "hyperparameters": {
             **default_hyperparameters(benchmark.name, algorithm, config.recipe),
             **config.hyperparameters,
         },
-        augmentation={**PROTOCOL["augmentation"], **config.augmentation},
-        **{
-            name: PROTOCOL[name] if value is None else value
-            for name, value in config.options().items()
-            if name in ("optimizer", "lr_schedule", "batches")
-        },
-        freeze_bn=freeze_bn if config.freeze_bn is None else config.freeze_bn,
-        momentum=0.9 if sgd and config.momentum is None else config.momentum,
-        network=network,
+        "augmentation": {**PROTOCOL["augmentation"], **config.augmentation},
+        "freeze_bn": freeze_bn if config.freeze_bn is None else config.freeze_bn,
+        "momentum": 0.9 if sgd and config.momentum is None else config.momentum,
+        "network": network,
         **images,
-        weights=weights,
-        threads=config.threads or (1 if network == SMALL else None),
-        input_pipeline=_input_pipeline(config, benchmark, stored.get("input_pipeline"), n_images),
-        precision=config.precision
+        "weights": weights,
+        "threads": config.threads or (1 if network == SMALL else None),
+        "input_pipeline": _input_pipeline(config, benchmark, stored.get("input_pipeline"), n_images),
+        "precision": config.precision
         or stored.get("precision")
         or ("bf16" if bf16 and not benchmark.image_spec.low_res else "fp32"),
-        steps=steps,
-        evaluate_every=config.evaluate_every or benchmark.defaults.evaluate_every_in(steps),
-    )
-    seed = complete.seed
-    return complete.replace(seed=derived_seed(complete) if seed is None else seed)
+        "steps": steps,
+        "evaluate_every": config.evaluate_every or benchmark.defaults.evaluate_every_in(steps),
+        "seed": derived_seed(config.replace(dataset=benchmark.name)) if config.seed is None else config.seed,
+    }
+    return ResolvedConfig.from_options(output=config.output, **filled)
 
 
 def _counts_epochs(config: RunConfig) -> bool:

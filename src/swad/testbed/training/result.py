@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from swad.averaging.spans import Status
-from swad.testbed.training.config import RunConfig
+from swad.testbed.training.resolved_config import ResolvedConfig
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,7 @@ class RunResult:
     """The scores of every set of weights, the steps that each average took, and the files of the models."""
 
     run_dir: Path
-    config: RunConfig
+    config: ResolvedConfig
     steps: int
     """Optimizer steps made: fewer than configured if every requested average was complete earlier."""
     scores: Mapping[str, Mapping[str, Mapping[str, Mapping[str, float]]]]
@@ -57,7 +57,7 @@ class RunResult:
         return content
 
     @classmethod
-    def from_json(cls, content: Mapping[str, Any], config: RunConfig) -> RunResult:
+    def from_json(cls, content: Mapping[str, Any], config: ResolvedConfig) -> RunResult:
         """Read a result back, from the content of a `done.json` whose checksum is right."""
         stored = {name: value for name, value in content.items() if name != "checksums"}
         tuples = {name: tuple(content.get(name, ())) for name in ("warnings", "notes")}

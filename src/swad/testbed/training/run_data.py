@@ -15,16 +15,16 @@ from swad.testbed.data.domains import ArrayDomain, Dataset, Domain, FileDomain, 
 from swad.testbed.data.shards import ShardDomain
 from swad.testbed.data.splits import Sources
 from swad.testbed.data.verify import find_bad_images
-from swad.testbed.training.config import RunConfig
 from swad.testbed.training.defaults import load_data
 from swad.testbed.training.recipe import IMAGENET
+from swad.testbed.training.resolved_config import ResolvedConfig
 from swad.testbed.training.run_dir import RunError
 from swad.util.images import DataError
 from swad.util.names import listed
 from swad.util.progress import Progress
 
 
-def load_dataset(config: RunConfig, data_dir: Path | None = None, *, counted: bool = False) -> Dataset:
+def load_dataset(config: ResolvedConfig, data_dir: Path | None = None, *, counted: bool = False) -> Dataset:
     """Load the dataset of a run.
 
     Args:
@@ -36,7 +36,7 @@ def load_dataset(config: RunConfig, data_dir: Path | None = None, *, counted: bo
     return replace(dataset, image_spec=image_spec(config, dataset.image_spec))
 
 
-def image_spec(config: RunConfig, spec: ImageSpec) -> ImageSpec:
+def image_spec(config: ResolvedConfig, spec: ImageSpec) -> ImageSpec:
     """Return the form of the images of a run: that of the dataset, with the changes that the settings ask for."""
     imagenet = config.recipe == IMAGENET
     values = {

@@ -37,7 +37,8 @@ from swad.testbed.results.records import (
     iterate_records,
 )
 from swad.testbed.results.runs import require_unchanged, result_checksum
-from swad.testbed.training.config import ConfigError, RunConfig, stored_options
+from swad.testbed.training.config import ConfigError, stored_options
+from swad.testbed.training.resolved_config import ResolvedConfig
 from swad.util.files import (
     atomic_write,
     disk_advice,
@@ -96,7 +97,7 @@ def has_records(path: Path) -> bool:
     return (path / DONE).exists() or (records.is_file() and records.stat().st_size > 0)
 
 
-def read_result(config: RunConfig) -> dict[str, Any] | None:
+def read_result(config: ResolvedConfig) -> dict[str, Any] | None:
     """Return the content of `done.json` if the run is finished, else None.
 
     A run with other settings, or with files that changed after it finished, is refused.
@@ -127,7 +128,7 @@ def read_done(path: Path) -> dict[str, Any] | None:
     return content
 
 
-def read_start(config: RunConfig) -> dict[str, Any] | None:
+def read_start(config: ResolvedConfig) -> dict[str, Any] | None:
     """Return the state in which a run starts: its checkpoint, or that of the run it branches from; None if neither."""
     state = read_checkpoint(config.output)
     trunk = config.branch_from
@@ -136,7 +137,7 @@ def read_start(config: RunConfig) -> dict[str, Any] | None:
     state = read_checkpoint(trunk, BRANCH)
     if state is None:
         raise RunError(f"branch_from must be a run that kept a checkpoint after 80 %, got {trunk}: train it first")
-    stored = RunConfig.from_json(_parse_settings(trunk, state["config"]), trunk).options()
+    stored = ResolvedConfig.from_json(_parse_settings(trunk, state["config"]), trunk).options()
     shared = config.replace(**{name: stored[name] for name in _FREE_IN_BRANCH})
     if differences := shared.differences(_parse_settings(trunk, state["config"])):
         raise RunError(
@@ -157,7 +158,7 @@ _FREE_IN_BRANCH = (
 """Settings in which a branch may differ from the run whose first steps it shares."""
 
 
-def _incomplete_in_branch(config: RunConfig, trunk: Path, stored: Mapping[str, Any], step: int) -> list[str]:
+def _incomplete_in_branch(config: ResolvedConfig, trunk: Path, stored: Mapping[str, Any], step: int) -> list[str]:
     """List the outputs that a branch asks for and that the trunk, with its stored settings, lacks up to `step`."""
     incomplete = {
         "report_live": config.report_live and not stored["report_live"],  # the best weights may be earlier
@@ -238,13 +239,13 @@ def stored_settings(path: Path) -> dict[str, Any]:
         return {}
 
 
-def _require_same_settings(config: RunConfig) -> None:
+def _require_same_settings(config: ResolvedConfig) -> None:
     stored = read_stored(config.output / CONFIG)
     if stored is not None and has_records(config.output):
         _require_no_differences(config, stored, config.output / CONFIG)
 
 
-def _require_no_differences(config: RunConfig, stored: Any, source: Path) -> None:
+def _require_no_differences(config: ResolvedConfig, stored: Any, source: Path) -> None:
     try:
         differences = config.differences(stored)
     except ConfigError as error:
@@ -264,7 +265,7 @@ class RunDir:
     `done.json` if another process finished the run before this one got the lock; then nothing in it changes.
     """
 
-    def __init__(self, config: RunConfig) -> None:
+    def __init__(self, config: ResolvedConfig) -> None:
         self.path = config.output
         if self.path.exists() and not self.path.is_dir():
             raise RunError(f"{self.path} is a file: choose a directory for the run")
@@ -284,7 +285,7 @@ class RunDir:
             self._records.close()
             raise
 
-    def _open_unfinished(self, config: RunConfig) -> None:
+    def _open_unfinished(self, config: ResolvedConfig) -> None:
         """Go back to the last checkpoint, or to the beginning if there is none."""
         _require_same_settings(config)
         for name in ("", *_FOLDERS):

@@ -35,10 +35,10 @@ from swad.testbed.training.build import (
     build_loader,
     build_schedulers,
 )
-from swad.testbed.training.config import RunConfig
 from swad.testbed.training.distributed import Dist
 from swad.testbed.training.export import cpu_weights
 from swad.testbed.training.numerics import NOISE, autocast, derive_seed, seed_torch
+from swad.testbed.training.resolved_config import ResolvedConfig
 from swad.testbed.training.step import COMPILE, GRAPH, Engine, choose_engine
 from swad.util.packages import has_triton
 
@@ -72,7 +72,7 @@ class Training:
 
     def __init__(
         self,
-        config: RunConfig,
+        config: ResolvedConfig,
         sources: Sources,
         dist: Dist,
         cache: ImageCache | None = None,
@@ -138,7 +138,6 @@ class Training:
     def draw_randomness(self, number: int) -> Noise:
         """Draw the random numbers of an update and seed torch for those that the network draws itself."""
         seed = self.config.seed
-        assert seed is not None
         generator = self._generator.manual_seed(derive_seed(NOISE, seed, number))
         noise = self.algorithm.draw_randomness(generator, number)
         # Dropout inside a network then also depends on the number alone, and differs between processes.

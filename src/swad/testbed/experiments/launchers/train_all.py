@@ -34,28 +34,26 @@ def train_all(configs: Sequence[RunConfig], jobs: int = 1) -> list[RunResult]:
 
     if jobs > 1 and launched()[1] > 1:
         raise ValueError("under torchrun, runs train one after another: leave torchrun out to train several at a time")
-    requested, configs = configs, [resolve(config) for config in configs]
-    branches = [config for config in configs if config.branch_from is not None]
-    if jobs > 1 and 0 < len(branches) < len(configs):  # a branch starts when the run that it branches from is done
-        trunks = [config for config in configs if config.branch_from is None]
+    resolved = [resolve(config) for config in configs]
+    branches = [config for config in resolved if config.branch_from is not None]
+    if jobs > 1 and 0 < len(branches) < len(resolved):  # a branch starts when the run that it branches from is done
+        trunks = [config for config in resolved if config.branch_from is None]
         return train_all(trunks, jobs) + train_all(branches, jobs)
-    notes = dict.fromkeys(
-        note for config, resolved in zip(requested, configs, strict=True) for note in resolution_notes(config, resolved)
-    )
-    names = display_names(configs)
+    notes = dict.fromkeys(note for pair in zip(configs, resolved, strict=True) for note in resolution_notes(*pair))
+    names = display_names(resolved)
     # Under torchrun one process group serves all runs: processes that leave one cannot join a second.
-    joined = process_group(configs[0].device) if launched()[1] > 1 else nullcontext()
-    with joined, make_display(len(configs)) as display:
+    joined = process_group(resolved[0].device) if launched()[1] > 1 else nullcontext()
+    with joined, make_display(len(resolved)) as display:
         for line in notes if in_main_process() else ():
             display.log(line)
-        unfinished = [config for config in configs if read_result(config) is None]
+        unfinished = [config for config in resolved if read_result(config) is None]
         parallel = unfinished if min(jobs, len(unfinished)) > 1 else []
         if parallel:
-            tasks = [Task(name, config) for name, config in zip(names, configs, strict=True) if config in parallel]
+            tasks = [Task(name, config) for name, config in zip(names, resolved, strict=True) if config in parallel]
             _train_tasks(tasks, min(jobs, len(tasks)), display)
         return [
             train(config, callback=None if config in parallel else DisplayCallback(name, display))
-            for name, config in zip(names, configs, strict=True)
+            for name, config in zip(names, resolved, strict=True)
         ]
 
 

@@ -143,17 +143,18 @@ def _kind(dataset: str) -> object:
 def measure(config: RunConfig, slots: int | None) -> Speed:
     """Train a few steps and evaluate once, on a sample of the images and with random weights; write nothing."""
     # Random weights last: the defaults that depend on the weights are those of the run.
-    resolved = resolve(config.replace(keep_segments=False, check_counts=False)).replace(weights="random")
+    resolved = resolve(config.replace(keep_segments=False, check_counts=False))
+    resolved = replace(resolved, weights="random")
     if resolved.engine == "auto":  # compiling would take longer than it is worth here
-        resolved = resolved.replace(engine="graph" if resolved.device.startswith("cuda") else "eager")
+        resolved = replace(resolved, engine="graph" if resolved.device.startswith("cuda") else "eager")
     device = torch.device(resolved.device)
     if slots and device.type == "cpu" and resolved.threads is None:
-        resolved = resolved.replace(threads=threads_per_run(slots))
+        resolved = replace(resolved, threads=threads_per_run(slots))
     batch = int(resolved.hyperparameters["batch_size"])
     low_res = benchmarks.get(resolved.dataset).image_spec.low_res
     if device.type == "cpu" and not low_res:
         batch = min(batch, CPU_BATCH)
-    resolved = resolved.replace(hyperparameters={**resolved.hyperparameters, "batch_size": batch})
+    resolved = replace(resolved, hyperparameters={**resolved.hyperparameters, "batch_size": batch})
     dataset = load_dataset(resolved)
     side = (resolved.cache_size or 256) if resolved.input_pipeline == "gpu" else None
     dataset = replace(dataset, domains=tuple(_sample(domain, side) for domain in dataset.domains))
