@@ -17,8 +17,8 @@ import numpy as np
 
 from measurements import header, make_parser, write
 from swad.testbed.results.comparisons import Accuracies, compare
-from swad.testbed.results.method_results import collect_results
 from swad.testbed.results.runs import find_runs
+from swad.testbed.results.selection import collect_results
 
 TARGETS = ["a", "b", "c", "d"]
 
@@ -88,7 +88,7 @@ def differs_from_itself(accuracies: Accuracies, targets: list[str], trials: list
 def measure_runs(folder: Path, n: int) -> dict[str, Any]:
     """Return the correlations, the difference between SWAD and ERM (best), and the null of every method."""
     (results,) = collect_results(find_runs(folder))
-    accuracies = {method.label: method.results.accuracies() for method in results.methods}
+    accuracies = {method.label: results.accuracies(method.label) for method in results.methods}
     targets, trials = list(results.targets), sorted({trial for _, trial in accuracies["SWAD"]})
     baselines = ("ERM (best)", "ERM (last)")
     differences = {}

@@ -18,11 +18,11 @@ from swad.testbed.results.comparison_tables import comparisons_table
 from swad.testbed.results.comparisons import BASELINE, compare, correct
 from swad.testbed.results.domainbed import DOMAINS
 from swad.testbed.results.labels import algorithm_label
-from swad.testbed.results.method_results import DatasetResults, collect_results
 from swad.testbed.results.records import Record
 from swad.testbed.results.run_data import RunData
 from swad.testbed.results.run_tables import PaperRows, accuracy_table
 from swad.testbed.results.runs import find_runs
+from swad.testbed.results.selection import DatasetResults, collect_results
 from swad.testbed.results.tables import PAPER, Cell, Row, Table
 from swad.util.statistics import mean
 
@@ -30,7 +30,7 @@ from swad.util.statistics import mean
 def accuracies(source: Path) -> Table:
     """Accuracy of every average on every target; with ResNet-50 also the paper's numbers."""
     results = _results(source)
-    is_resnet = all(str(run.config.get("network")).startswith("resnet50") for run in results.runs)
+    is_resnet = all(str(run.config.get("network")).startswith("resnet50") for run in results.members)
     return _accuracies(results, "few" if is_resnet else "none")
 
 
@@ -48,7 +48,7 @@ class _KeptResults(Results):
     """Kept runs have lost their place in a sweep: they are found by the settings of the training instead."""
 
     def __init__(self, source: Path) -> None:
-        self.kept = find_runs(source, summary=False)
+        self.kept = find_runs(source)
         config = PaperConfig(
             source,
             datasets=("PACS",),
@@ -149,7 +149,7 @@ def _over_domains(every: Sequence[DatasetResults]) -> tuple[dict[str, dict[tuple
     by_label: dict[str, dict[tuple[str, int], float]] = {}
     for results in every:
         for method in results.methods:
-            accuracies = method.results.accuracies().items()
+            accuracies = results.accuracies(method.label).items()
             by_domain = {(f"{results.dataset}/{target}", trial): value for (target, trial), value in accuracies}
             by_label.setdefault(method.label, {}).update(by_domain)
     targets = [f"{results.dataset}/{target}" for results in every for target in results.targets]
@@ -206,7 +206,7 @@ def _means(results: DatasetResults) -> dict[str, Cell]:
 def _compared(results: DatasetResults, baseline: DatasetResults, pairs: Mapping[str, tuple[str, str]]) -> Table:
     """Subtract methods of the baseline from methods over runs, by the name of the pair; correct for their number."""
     accuracies, subtracted = (
-        {method.label: method.results.accuracies() for method in each.methods} for each in (results, baseline)
+        {method.label: each.accuracies(method.label) for method in each.methods} for each in (results, baseline)
     )
     compared = []
     for name, (first, second) in pairs.items():
@@ -224,7 +224,7 @@ def _results(source: Path) -> DatasetResults:
 
 def kept_runs(source: Path) -> Sequence[RunData]:
     """Return the kept runs of a directory, or those of a file that holds accuracies alone."""
-    return find_runs(source, summary=False) if source.is_dir() else list(_stated_runs(source))
+    return find_runs(source) if source.is_dir() else list(_stated_runs(source))
 
 
 def _stated_runs(path: Path) -> Iterator[RunData]:

@@ -34,9 +34,9 @@ from swad.testbed.experiments.reproduce.fit_on_val import FILE as FIT_ON_VAL
 from swad.testbed.results.corruption_errors import ROBUSTNESS
 from swad.testbed.results.flatness_stats import SIDES
 from swad.testbed.results.measurement_rows import FLATNESS, SURFACE, read_rows
-from swad.testbed.results.method_results import collect_results
-from swad.testbed.results.records import CONFIG, DONE, RECORDS, RecordError
+from swad.testbed.results.records import CONFIG, DONE, LIVE, RECORDS, RecordError
 from swad.testbed.results.runs import find_runs, result_checksum
+from swad.testbed.results.selection import collect_results
 from swad.testbed.results.windows import WINDOWS
 from swad.util.files import atomic_write, sha256, write_json, write_text
 from swad.util.jsonl import compressed_path, read_lines, stored_path
@@ -92,11 +92,12 @@ def keep_accuracies(runs: Path, destination: Path) -> int:
     on_target: dict[str, dict[str, dict[str, float]]] = {}
     on_sources: dict[str, dict[str, dict[str, float]]] = {}
     for method in results.methods:
-        chosen = method.results
-        for content, accuracies in ((on_target, chosen.accuracies()), (on_sources, chosen.source_accuracies())):
-            for (target, trial), value in accuracies.items():
+        for content, column in ((on_target, "value"), (on_sources, "source")):
+            for (target, trial), value in results.accuracies(method.label, column).items():
                 by_target = content.setdefault(f"{method.algorithm} trial {trial}", {})
-                by_target.setdefault(target, {})[str(method.average)] = round(100 * value, 10)
+                by_target.setdefault(target, {})[str(None if method.weights == LIVE else method.weights)] = round(
+                    100 * value, 10
+                )
     entries = json.loads(destination.read_text()) if destination.exists() else {}
     entries |= {"dataset": results.dataset, "target_accuracy_in": on_target, "sources_accuracy_out": on_sources}
     write_json(destination, entries)

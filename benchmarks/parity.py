@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from measurements import header, write
-from swad.testbed.results.records import RecordError
+from swad.testbed.results.records import LIVE, RecordError
 from swad.testbed.results.run_data import RunData
 from swad.testbed.results.runs import find_runs
 from swad.testbed.results.training_curves import mean_curve, source_curves
@@ -23,11 +23,13 @@ from swad.testbed.results.training_curves import mean_curve, source_curves
 
 def read_curves(run: RunData) -> dict[str, Any]:
     """Return steps, target accuracies and mean source validation accuracies of a run's live weights, in percent."""
-    on_target = run.table.find("accuracy", "in", None).get(run.target)
-    if on_target is None:
+    rows = run.frame
+    rows = rows[(rows.metric == "accuracy") & (rows.split == "in") & (rows.weights == LIVE)]
+    rows = rows[rows.domain == run.target]
+    if rows.empty:
         raise SystemExit(f"{run.path} did not evaluate the target: train it with --target-every-evaluation")
-    target = dict(zip(*on_target, strict=True))
-    sources = dict(zip(*mean_curve(source_curves(run, "accuracy").values()), strict=True))
+    target = dict(zip(rows.step.tolist(), rows.value.tolist(), strict=True))
+    sources = mean_curve(source_curves([run], "accuracy")[0].values())
     steps = sorted(target.keys() & sources.keys())
     return {
         "steps": steps,

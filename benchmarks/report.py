@@ -1,4 +1,4 @@
-"""What tables and page of many finished runs cost: `swad report` without and with the summary, and with its page.
+"""What tables and page of many finished runs cost: `swad report` without and with its page.
 
     python benchmarks/report.py --counts 500 1000 2000 5000 --json benchmarks/results/report-cpu.json
 
@@ -17,7 +17,6 @@ import time
 from pathlib import Path
 
 from measurements import header, make_parser, write
-from swad.testbed.results.summary import SUMMARY
 from synthetic_runs import write_runs
 
 
@@ -36,22 +35,17 @@ def main() -> None:
     parser.add_argument("--counts", type=int, nargs="+", default=[500, 1000, 2000, 5000], help="Numbers of runs.")
     arguments = parser.parse_args()
     report = {**header(), "runs": (rows := [])}
-    print(
-        f"{'runs':>6} {'first, s':>18} {'tables, s':>18} {'tables and page, s':>20} {'summary, MB':>12} {'page, MB':>9}"
-    )
+    print(f"{'runs':>6} {'tables, s':>18} {'tables and page, s':>20} {'page, MB':>9}")
     for count in arguments.counts:
         with tempfile.TemporaryDirectory() as directory:
             root = Path(directory, "runs")
             write_runs(root, count)
-            first = measure("report", root, "--no-page")
             tables = measure("report", root, "--no-page")
             page = measure("report", root)
-            # Few runs have no summary.
-            files = [root / name for name in (SUMMARY, "report.html")]
-            sizes = [round(path.stat().st_size / 1e6, 1) if path.exists() else 0.0 for path in files]
-        texts = [f"{wall:.1f} ({cpu:.1f} CPU)" for wall, cpu in (first, tables, page)]
-        print(f"{count:6} {texts[0]:>18} {texts[1]:>18} {texts[2]:>20} {sizes[0]:12} {sizes[1]:9}", flush=True)
-        rows.append({"runs": count, "first": first, "tables": tables, "page": page, "mb": sizes})
+            size = round((root / "report.html").stat().st_size / 1e6, 1)
+        texts = [f"{wall:.1f} ({cpu:.1f} CPU)" for wall, cpu in (tables, page)]
+        print(f"{count:6} {texts[0]:>18} {texts[1]:>20} {size:9}", flush=True)
+        rows.append({"runs": count, "tables": tables, "page": page, "mb": size})
         write(report, arguments.json)
 
 

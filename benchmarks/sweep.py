@@ -7,7 +7,7 @@
 overhead  A sweep of short runs on the digits with one local worker: the time of the whole sweep beyond the time that
           the worker spends in its runs, which is measured in the worker.
 plan      DomainBed's plan for one algorithm: expanded, counted, and the state of every run read.
-table     Finished runs, with the records of real ones, read and tabulated: first without a summary, then with it.
+table     Finished runs, with the records of real ones, read and tabulated.
 cluster   A sweep with threads as workers, in which only the training function is replaced: it sleeps and writes the
           files of a finished run. One run in a hundred loses its worker half way. At the end every record is
           counted, and the share of time that workers were busy is printed.
@@ -34,9 +34,9 @@ from swad.testbed.experiments.sweep.directory import State, SweepDir
 from swad.testbed.experiments.sweep.plan import expand
 from swad.testbed.experiments.sweep.run import run_sweep
 from swad.testbed.experiments.sweep.spec import SweepSpec
-from swad.testbed.results.method_results import collect_results
 from swad.testbed.results.records import RECORDS, Record, read_records
 from swad.testbed.results.runs import find_runs
+from swad.testbed.results.selection import collect_results
 from swad.testbed.training import loop
 from swad.testbed.training.config import RunConfig
 from swad.testbed.training.run_dir import RunDir, read_done
@@ -166,17 +166,15 @@ def table(sizes: Sequence[int]) -> dict[str, Any]:
             root = folder / str(size)
             for run in expand(digits_spec(size), root).runs:
                 train(run.config)
-            first_s, _ = seconds(lambda root=root: find_runs(root))
-            again_s, runs = seconds(lambda root=root: find_runs(root))
+            find_s, runs = seconds(lambda root=root: find_runs(root))
             collect_s, _ = seconds(lambda runs=runs: collect_results(runs))
             assert len(runs) == size, len(runs)
             measured[str(size)] = {
-                "find_first_s": first_s,
-                "find_again_s": again_s,
+                "find_s": find_s,
                 "collect_s": collect_s,
-                "tabulate_s": again_s + collect_s,
+                "tabulate_s": find_s + collect_s,
             }
-            print(f"  {size:,} runs: {first_s:.2f} s first, then {again_s:.2f} + {collect_s:.2f} s", flush=True)
+            print(f"  {size:,} runs: {find_s:.2f} + {collect_s:.2f} s", flush=True)
             shutil.rmtree(root)
     return measured
 

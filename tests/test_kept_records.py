@@ -13,9 +13,9 @@ from swad.testbed.experiments.flatness_report import flatness_tables
 from swad.testbed.results.comparisons import compare_methods
 from swad.testbed.results.flatness_runs import read_flatness
 from swad.testbed.results.measurement_rows import FLATNESS, RowFile, read_rows
-from swad.testbed.results.method_results import collect_results
 from swad.testbed.results.records import Record, RecordWriter
 from swad.testbed.results.runs import find_runs
+from swad.testbed.results.selection import collect_results
 from swad.testbed.results.surfaces import read_surface
 
 pytest.importorskip("matplotlib")
@@ -72,7 +72,8 @@ def test_kept_records_give_the_same_tables_without_weights_and_paths(here, runs,
     assert [run.path.relative_to(kept) for run in after] == [run.path.relative_to(runs) for run in before]
     compared = [compare_methods(collect_results(each)[0]) for each in (before, after)]
     assert compared[0] == compared[1]
-    assert [run.table.find("end_step", None, "swad") for run in after] == [{None: ([100], [100])}] * 6
+    rows = after.records[(after.records.metric == "end_step") & (after.records.weights == "swad")]
+    assert rows[["run", "step", "value"]].to_numpy().tolist() == [[number, 100, 100] for number in range(6)]
     flat = [[result for run in each if (result := read_flatness(run))] for each in (before, after)]
     tables = [[item if isinstance(item, str) else item.markdown() for item in flatness_tables(each)] for each in flat]
     assert tables[0] == tables[1]

@@ -15,6 +15,7 @@ from swad.testbed.results.corruption_errors import ROBUSTNESS
 from swad.testbed.results.measurement_rows import RowFile
 from swad.testbed.results.records import Record, RecordWriter
 from swad.testbed.results.runs import find_runs
+from swad.testbed.results.training_curves import source_curves
 from swad.testbed.results.windows import WINDOWS
 
 PAGES = tables.pages()
@@ -234,7 +235,7 @@ def test_parity_reads_our_runs_and_those_of_the_published_code(tmp_path):
     (run,) = find_runs(ours)
     curves = read_curves(run)
     assert (curves["steps"], curves["target"]) == ([100, 350], [1.0, 3.5])  # no validation at step 875
-    by_domain = [run.table.find("accuracy", "out", None)[domain] for domain in PACS if domain != "photo"]
+    by_domain = [list(zip(*curve.items(), strict=True)) for curve in source_curves([run], "accuracy")[0].values()]
     at_100 = [dict(zip(*series, strict=True))[100] for series in by_domain]
     assert curves["sources"][0] == pytest.approx(100 * statistics.fmean(at_100), abs=1e-3)
 
@@ -351,10 +352,10 @@ def test_costs_of_sweeps_and_reports(tmp_path):
     rows = tables.sweep_costs(tmp_path / "sweep.json").rows
     assert [row.cells[0].value for row in rows] == [0.5, 0.3, 0.04, 1.5, 676, 60]
     assert rows[3].name == "tabulate 5,000 finished runs"
-    run = {"runs": 5000, "first": [98.0, 14.0], "tables": [17.0, 3.7], "page": [47.0, 8.3], "mb": [32.3, 5.0]}
+    run = {"runs": 5000, "tables": [17.0, 3.7], "page": [47.0, 8.3], "mb": 5.0}
     (tmp_path / "report.json").write_text(json.dumps({"runs": [run]}))
     (row,) = tables.report_costs(tmp_path / "report.json").rows
-    assert (row.name, [cell.value for cell in row.cells]) == ("5,000", [14, 3.7, 8.3, 32.3, 5])
+    assert (row.name, [cell.value for cell in row.cells]) == ("5,000", [3.7, 8.3, 5])
 
 
 def test_false_starts_are_those_of_a_file(tmp_path):

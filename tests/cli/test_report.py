@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import synthetic_runs
+from helpers.accuracies import selected as selected_rows
 from helpers.commands import QUICK
 from helpers.run_tree import write_run
 from swad.cli import _console
@@ -35,8 +36,8 @@ def test_figures_show_the_selected_run_of_a_sweep(tmp_path, monkeypatch, average
     if average == "best":  # without an average that has a range, the selection of the live weights counts
         for path in folder.glob("*/records.jsonl"):
             path.write_text("".join(line for line in path.open() if '"swad"' not in line))
-    (selected,) = select(find_runs(folder), average=average)
-    selected.directory.rename(folder / "z")  # the last run
+    (selected,) = selected_rows(find_runs(folder), weights=average)
+    selected.run.path.rename(folder / "z")  # the last run
     drawn = []
 
     draw = training.valley_figure
@@ -170,8 +171,7 @@ def test_report_of_a_search_without_a_page(here, tmp_path, monkeypatch):
     assert not (tmp_path / "report.html").exists()
     ranges = text[text.index("\nAveraged range") :]
     runs = find_runs(tmp_path)
-    selected = {result.directory for average in ("best", "last", "ema", "swa", "swad")
-                for result in select(runs, average=average)}  # fmt: skip
+    selected = {run for average in ("best", "last", "ema", "swa", "swad") for run in select(runs, weights=average).run}
     assert ranges.count(", trial ") == len(selected) < 48
     monkeypatch.setattr(_console, "MAX_ROWS", 5)
     assert "more rows; the page shows all runs" in here("report", tmp_path, "--no-page").stdout

@@ -1,33 +1,39 @@
 """Results of methods from arrays of accuracies, without runs."""
 
+from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
+import pandas as pd
 
-from swad.testbed.results.method_results import DatasetResults, MethodResults
 from swad.testbed.results.run_data import RunData
-from swad.testbed.results.selection import Selection, TargetResult
+from swad.testbed.results.runs import RunList
+from swad.testbed.results.selection import MISSING, RESULTS, DatasetResults, select
 
 Gains = dict[str, np.ndarray]
 
 
 def results_of(accuracies: Gains, dataset: str = "D", targets: str = "abcd") -> DatasetResults:
     """Results of methods from arrays, targets x trials."""
-    run = RunData(Path(), {}, (), True)
-    methods = [
-        MethodResults(
-            label,
-            "erm",
-            "best",
-            Selection(
-                TargetResult(target, trial, float(value), run, 1)
-                for target, row in zip(targets, values, strict=True)
-                for trial, value in enumerate(row)
-            ),
-        )
+    rows = [
+        (label, "erm", "best", target, trial, 0, 1, None, float(value), None)
         for label, values in accuracies.items()
+        for target, row in zip(targets, values, strict=True)
+        for trial, value in enumerate(row)
     ]
-    return DatasetResults(dataset, "iid", "in", (), tuple(targets), (), tuple(methods), {})
+    return DatasetResults(
+        dataset,
+        "iid",
+        "in",
+        runs=RunList([RunData(Path(), {}, (), True)]),
+        members=(),
+        targets=tuple(targets),
+        missing_targets=(),
+        results=pd.DataFrame(rows, columns=list(RESULTS)).astype({"score": float, "source": float}),
+        missing=pd.DataFrame(columns=list(MISSING)),
+    )
 
 
 def noisy(gains: dict[str, float], seed: int = 0, n_trials: int = 3, noise: float = 0.01) -> Gains:
@@ -39,4 +45,12 @@ def noisy(gains: dict[str, float], seed: int = 0, n_trials: int = 3, noise: floa
 
 def accuracies_of(results: DatasetResults) -> dict[str, dict[tuple[str, int], float]]:
     """The accuracies of all methods on the targets."""
-    return {method.label: method.results.accuracies() for method in results.methods}
+    return {method.label: results.accuracies(method.label) for method in results.methods}
+
+
+def selected(runs: Sequence[RunData], *arguments: Any, **options: Any) -> list[Any]:
+    """The rows that `select` returns, each with its run."""
+    return [
+        SimpleNamespace(**{**row._asdict(), "run": runs[row.run]})  # type: ignore[operator]
+        for row in select(runs, *arguments, **options).itertuples(index=False)
+    ]

@@ -13,8 +13,8 @@ from swad.util.files import require_no_link
 from swad.util.names import require_choice
 
 if TYPE_CHECKING:
-    from swad.testbed.results.method_results import DatasetResults
     from swad.testbed.results.runs import RunList
+    from swad.testbed.results.selection import DatasetResults
 
 LISTS = "Several values: separate them with commas (A,B), or repeat the option. Quotes keep a comma: '\"A,B\",C'."
 RANGES = " Numbers may be START:STOP:STEP, both ends included."
@@ -101,10 +101,9 @@ def read_runs(folder: Path) -> RunList:
 
 def selected_results(folder: Path, select: str, target_split: str = "in") -> tuple[RunList, list[DatasetResults]]:
     """Read all runs below a directory, and select the results of every method."""
-    from swad.testbed.results.method_results import collect_results
-    from swad.testbed.results.selectors import SELECTORS
+    from swad.testbed.results.selection import SELECTIONS, collect_results
 
-    require_choice("--select", select, tuple(SELECTORS))
+    require_choice("--select", select, SELECTIONS)
     require_choice("--target-split", target_split, ("in", "out", "full", "test"))
     runs = read_runs(folder)
     return runs, collect_results(runs, select, target_split)

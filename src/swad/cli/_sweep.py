@@ -131,7 +131,7 @@ def print_result(directory: SweepDir, status: SweepStatus, selector: str) -> Non
     """Print the table of the finished runs, write the page, and list what is missing."""
     from swad.cli.report import report_trained
     from swad.testbed.results.records import RecordError
-    from swad.testbed.results.selectors import SelectionError
+    from swad.testbed.results.selection import SelectionError
 
     if status.count(State.DONE):
         try:

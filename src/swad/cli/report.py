@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from swad.testbed.results.comparisons import Comparison
-    from swad.testbed.results.method_results import DatasetResults
-    from swad.testbed.results.run_data import RunData
+    from swad.testbed.results.runs import RunList
+    from swad.testbed.results.selection import DatasetResults
     from swad.testbed.results.tables import Table
 
 FORMATS = ["svg,pdf"]
@@ -74,6 +74,7 @@ def report(
     from swad.cli._console import make_console, short_warnings
     from swad.testbed.results.comparison_tables import comparisons_tables
     from swad.testbed.results.comparisons import UNIT_CHOICES, not_compared
+    from swad.testbed.results.diagnostics import find_problems
     from swad.testbed.results.figures.critical_difference import critical_difference_figure
     from swad.testbed.results.figures.style import save_figures
     from swad.testbed.results.figures.training import save_valley_figures
@@ -98,8 +99,9 @@ def report(
     _print_tables(console, tables, table_format)
     if table_format == "csv" and baseline is not None and comparisons is None:
         print("--format csv prints accuracies alone; --comparisons FILE writes the comparisons", file=sys.stderr)
+    problems = find_problems(runs)
     if table_format == "text":
-        _print_runs(console, runs, by_dataset)
+        _print_runs(console, runs, by_dataset, problems)
     written: list[str] = []
     try:
         with short_warnings():
@@ -113,6 +115,7 @@ def report(
                     baseline=baseline,
                     unit=compare_over,
                     results=by_dataset,
+                    problems=problems,
                     follow_link=output is not None,
                 )
                 written.append(str(page))
@@ -174,22 +177,22 @@ def _print_tables(console: Console, tables: Sequence[Table], table_format: str) 
             print({"markdown": table.markdown, "latex": table.latex}[table_format]() + "\n")
 
 
-def _print_runs(console: Console, runs: Sequence[RunData], by_dataset: Sequence[DatasetResults]) -> None:
+def _print_runs(console: Console, runs: RunList, by_dataset: Sequence[DatasetResults], problems: Sequence[str]) -> None:
     """Print which runs were selected, what they averaged, and what is wrong with them."""
     from rich.text import Text
 
     from swad.cli._console import MAX_ROWS, print_first_rows
-    from swad.testbed.results.diagnostics import find_problems
     from swad.testbed.results.run_tables import ranges_table, selected_runs_table
 
     tables = [selected_runs_table(results) for results in by_dataset]
-    selected = {id(result.run) for results in by_dataset for method in results.methods for result in method.results}
+    selected = {number for results in by_dataset for number in results.results.run}
     # The ranges of all runs of a search would fill screens.
-    tables.append(ranges_table(runs if len(runs) <= MAX_ROWS else [run for run in runs if id(run) in selected]))
+    tables.append(
+        ranges_table(runs if len(runs) <= MAX_ROWS else [run for number, run in enumerate(runs) if number in selected])
+    )
     for table in tables:
         if table.rows:
             print_first_rows(console, table)
-    problems = find_problems(runs)
     for problem in problems[:MAX_ROWS]:
         console.print(Text.assemble(("warning", "yellow"), f": {problem}"))
     if problems[MAX_ROWS:]:

@@ -14,9 +14,9 @@ from swad.testbed.experiments.run_flatness import FlatnessConfig, run_curvature
 from swad.testbed.experiments.run_robustness import CorruptionConfig, measure_robustness, report_robustness
 from swad.testbed.experiments.run_surface import measure_surfaces, report_surfaces
 from swad.testbed.measure.finished_runs import open_runs
-from swad.testbed.results.method_results import collect_results
 from swad.testbed.results.run_tables import accuracy_table
 from swad.testbed.results.runs import find_runs
+from swad.testbed.results.selection import collect_results
 from swad.testbed.results.tables import Table
 from swad.testbed.training.loop import train
 
@@ -44,7 +44,8 @@ def test_tables_and_page_keep_both_kinds_of_accuracy_apart(both):
     assert (table.title, table.columns) == ("digits, no target", ("Validation",))
     for method, row in zip(shipped.methods, table.rows, strict=True):
         (run,) = (run for run in runs if not run.targets)
-        final = [r.value for r in run.records if (r.metric, r.split, r.average) == ("accuracy", "out", method.average)]
+        rows = run.frame
+        final = rows.value[(rows.metric == "accuracy") & (rows.split == "out") & (rows.weights == method.weights)]
         assert len(final) == 4
         assert row.cells[0].value == pytest.approx(100 * sum(final) / 4)
     assert "No target: trained on all domains. Mean accuracy in % on their validation splits" in table.notes[0]

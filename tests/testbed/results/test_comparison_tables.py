@@ -16,9 +16,9 @@ from swad.testbed.results.comparison_tables import (
     comparisons_tables,
 )
 from swad.testbed.results.comparisons import ALL_DOMAINS, compare_methods, compare_over_datasets
-from swad.testbed.results.method_results import DatasetResults, collect_results
 from swad.testbed.results.run_data import RunData
 from swad.testbed.results.runs import find_runs
+from swad.testbed.results.selection import DatasetResults, collect_results
 
 
 @pytest.fixture(scope="module")

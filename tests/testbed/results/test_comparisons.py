@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from helpers.accuracies import accuracies_of, noisy, results_of
@@ -23,9 +24,9 @@ from swad.testbed.results.comparisons import (
     find_method,
     not_compared,
 )
-from swad.testbed.results.method_results import collect_results
 from swad.testbed.results.records import RECORDS
 from swad.testbed.results.runs import find_runs
+from swad.testbed.results.selection import collect_results
 from swad.util.paired import paired_test
 
 
@@ -124,7 +125,7 @@ def test_over_datasets_every_held_out_domain_is_one_unit() -> None:
     assert (swad.unit, swad.test.n, swad.n_comparisons) == ("domains", 12, 2)
     twin = []
     for results in many[:3]:
-        mine, erm = (results.method(label).accuracies() for label in ("SWAD", "ERM (best)"))
+        mine, erm = (results.accuracies(label) for label in ("SWAD", "ERM (best)"))
         twin += [np.mean([mine[target, trial] - erm[target, trial] for trial in range(3)]) for target in "abcd"]
     assert swad.test.p == paired_test(twin, 2).p
     assert (swad.test.low, swad.test.high) == pytest.approx((paired_test(twin).low, paired_test(twin).high))
@@ -152,8 +153,8 @@ def test_a_method_that_lacks_a_dataset_is_not_compared_over_all() -> None:
 def test_what_cannot_be_compared_is_named() -> None:
     values = noisy({"ERM (best)": 0, "SWAD": 0.02, "SAM": 0.0})
     partly = results_of({"ERM (best)": values["ERM (best)"], "SWAD": values["SWAD"]})
-    sam = results_of({"SAM": values["SAM"][:2]}, targets="ab").methods
-    partly = replace(partly, methods=(*partly.methods, *sam))  # SAM lacks two targets
+    sam = results_of({"SAM": values["SAM"][:2]}, targets="ab").results
+    partly = replace(partly, results=pd.concat([partly.results, sam]))  # SAM lacks two targets
     without = results_of({"SAM": values["SAM"]}, "other")
     found = compare_over_datasets([partly, without])
     assert [c.method for c in found] == ["SWAD"]

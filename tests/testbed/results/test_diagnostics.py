@@ -7,7 +7,7 @@ from helpers.configs import roles
 from helpers.run_tree import write_run
 from swad.testbed.results.diagnostics import find_problems
 from swad.testbed.results.failures import write_failure
-from swad.testbed.results.record_table import RecordTable, SeriesKey
+from swad.testbed.results.records import Record
 from swad.testbed.results.run_data import RunData
 from swad.testbed.results.runs import find_runs
 
@@ -25,8 +25,8 @@ def test_methods_that_are_selected_from_more_runs_than_others_are_named(tmp_path
     write_run(tmp_path / "b", lr_schedule="cyclic")
     runs = find_runs(tmp_path)
     assert find_problems(runs) == []  # a search, with the same choice for every method
-    kept = {series: values for series, values in runs[1].table.series.items() if series.average not in ("ema", "swad")}
-    fewer = replace(runs[1], records=RecordTable.from_series(kept))
+    rows = runs[1].frame
+    fewer = replace(runs[1], records=rows[~rows.weights.isin(["ema", "swad"])])
     (problem,) = find_problems([runs[0], fewer])
     assert "ERM (best), ERM (last), SWA from 2 runs; EMA, SWAD from 1 run. The runs differ in lr_schedule." in problem
     assert find_problems([runs[0], replace(fewer, finished=False)])[1:] == []  # it is unfinished, and nothing else
@@ -48,15 +48,16 @@ def test_runs_whose_accuracy_falls_by_more_than_half_are_named(
     runs: list[RunData], last: float, diverged: bool
 ) -> None:
     """The fall of the mean over the sources counts, to the last evaluation; the held-out domain does not."""
-    accuracies = {
-        SeriesKey("r", domain, "out", "accuracy", None): ([100, 200, 300], values)
+    accuracies = [
+        Record("r", step, domain, "out", "accuracy", value)
         for domain, values in (
             ("one source", [0.7, 0.9, last + 0.3]),
             ("another", [0.3, 0.7, last - 0.3]),
             (runs[0].target, [0.9, 0.9, 0.0]),
         )
-    }
-    run = replace(runs[0], records=RecordTable.from_series(accuracies))
+        for step, value in zip([100, 200, 300], values, strict=True)
+    ]
+    run = replace(runs[0], records=accuracies)
     problems = [text for text in find_problems([run]) if "diverged" in text]
     assert [f"(80.0 to {100 * last:.1f} %)" in text for text in problems] == [True] * diverged
 

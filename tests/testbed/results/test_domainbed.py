@@ -14,12 +14,10 @@ from helpers.domainbed_sweep import write_auto_lr, write_published, write_sweep
 from swad.testbed.data import benchmarks
 from swad.testbed.results import domainbed
 from swad.testbed.results.comparisons import default_baseline
-from swad.testbed.results.method_results import collect_results
 from swad.testbed.results.records import RecordError
 from swad.testbed.results.run_tables import accuracy_tables
 from swad.testbed.results.runs import RunList, find_runs
-from swad.testbed.results.selection import select
-from swad.testbed.results.selectors import SelectionError
+from swad.testbed.results.selection import SelectionError, collect_results, select
 
 GOLDEN = json.loads((Path(__file__).parent / "domainbed_golden.json").read_text())
 METHODS = ("iid", "lodo", "oracle")
@@ -36,11 +34,11 @@ def selected(runs: RunList, method: str) -> list[list[object]]:
         members = [run for run in runs if (run.dataset, run.algorithm) == (dataset, algorithm)]
         for number, target in enumerate(domainbed.DOMAINS[dataset]):
             try:
-                results = select(members, method, None, targets=[target])
+                results = select(members, method, targets=[target]).itertuples()
             except SelectionError:
                 continue
             name = algorithm.removesuffix(" (DomainBed)")
-            rows += [[dataset, name, result.trial, number, result.accuracy] for result in results]
+            rows += [[dataset, name, result.trial, number, result.value] for result in results]
     return sorted(rows)
 
 
@@ -88,9 +86,9 @@ def test_format_mean_prints_as_domainbed_does(method):
 
 def test_erm_plus_plus_is_selected_as_with_auto_lr(tmp_path):
     runs = find_runs(write_auto_lr(tmp_path))
-    results = select(runs, "iid", domainbed.FULL_DATA)
+    results = select(runs, "iid", domainbed.FULL_DATA).itertuples()
     numbers = {name: number for number, name in enumerate(domainbed.DOMAINS["PACS"])}
-    assert sorted([r.trial, numbers[r.target], r.accuracy] for r in results) == GOLDEN["auto_lr"]
+    assert sorted([r.trial, numbers[r.target], r.value] for r in results) == GOLDEN["auto_lr"]
 
 
 def test_a_run_keeps_its_settings_and_every_accuracy(sweep):
@@ -101,7 +99,7 @@ def test_a_run_keeps_its_settings_and_every_accuracy(sweep):
     assert run.targets == tuple(names[env] for env in args["test_envs"])
     assert (run.trial, run.config["seed"], run.finished) == (args["trial_seed"], args["seed"], True)
     assert run.hyperparameters == {"hparams_seed": args["hparams_seed"], **lines[0]["hparams"]}
-    records = {(r.step, r.domain, r.split): r.value for r in run.records if r.metric == "accuracy"}
+    records = {(r.step, r.domain, r.split): r.value for r in run.frame.itertuples() if r.metric == "accuracy"}
     assert records == {
         (line["step"] + 1, name, split): line[f"env{number}_{split}_acc"]
         for line in lines
@@ -123,11 +121,11 @@ def test_the_published_code_writes_all_targets_into_one_file(tmp_path):
     lines = [json.loads(line) for line in next(tmp_path.rglob("results.jsonl")).read_text().splitlines()]
     for number, name in enumerate(domainbed.DOMAINS["PACS"]):
         own = [line for line in lines if line["args"]["real_test_envs"] == [number]]
-        (best,) = select(runs, "iid", None, targets=[name])
-        assert best.accuracy == max(own, key=lambda line: line["train_out"])["test_in"]
-        (last,) = select(runs, "oracle", None, targets=[name])
-        assert last.accuracy == own[-1]["test_in"]
-    assert {r.value for r in runs[0].records if r.metric == "valley_loss"} == {0.5}
+        (best,) = select(runs, "iid", targets=[name]).value
+        assert best == max(own, key=lambda line: line["train_out"])["test_in"]
+        (last,) = select(runs, "oracle", targets=[name]).value
+        assert last == own[-1]["test_in"]
+    assert {r.value for r in runs[0].frame.itertuples() if r.metric == "valley_loss"} == {0.5}
     assert runs[0].algorithm == "ERM (published code)"
     for line in lines:  # a script that calls its trainer sets no list of all targets
         del line["args"]["test_envs"]
@@ -206,7 +204,7 @@ def test_a_torn_last_line_is_ignored(tmp_path):
     path = tmp_path / "0-0-0" / "results.jsonl"
     before = find_runs(path.parent)[0]
     path.write_text(path.read_text() + '{"args": {"dataset": "PACS"')
-    assert find_runs(path.parent)[0].records == before.records
+    assert find_runs(path.parent)[0].frame.equals(before.frame)
 
 
 def test_their_runs_stand_next_to_ours(sweep, runs):
@@ -222,7 +220,8 @@ def test_their_erm_is_the_baseline_where_ours_is_missing(sweep, runs):
     results = collect_results(sweep)
     assert default_baseline(results) == theirs
     assert all(each.methods[0].label == theirs for each in results)
-    without = dataclasses.replace(results[0], methods=results[0].methods[1:])
+    rows = results[0].results
+    without = dataclasses.replace(results[0], results=rows[rows.method != theirs])
     assert default_baseline([without, *results[1:]]) == theirs
     assert default_baseline(collect_results(RunList([*sweep, *runs]))) == "ERM (best)"
 

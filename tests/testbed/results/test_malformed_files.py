@@ -13,12 +13,10 @@ from helpers.configs import stored
 from swad.testbed.results.comparisons import compare_in_words
 from swad.testbed.results.diagnostics import find_problems
 from swad.testbed.results.measurement_rows import FLATNESS, read_rows
-from swad.testbed.results.method_results import collect_results
 from swad.testbed.results.records import Record, RecordError, RecordWriter
 from swad.testbed.results.run_tables import accuracy_table, ranges_table, selected_runs_table, timings_table
 from swad.testbed.results.runs import find_runs, load_run
-from swad.testbed.results.selection import select
-from swad.testbed.results.selectors import SELECTORS, SelectionError
+from swad.testbed.results.selection import SELECTIONS, SelectionError, collect_results, select
 
 DEEP = "[" * 100_000 + "]" * 100_000
 VALUES: list[Any] = [
@@ -109,8 +107,8 @@ def read_everything(root: Path, damaged: Path) -> None:
     except RecordError as error:
         assert "\n" not in str(error)
         return
-    for method in SELECTORS:
-        for average in (None, "swad"):
+    for method in SELECTIONS:
+        for average in ("live", "swad"):
             require_one_line(lambda method=method, average=average: select(runs, method, average), SelectionError)
         for results in collect_results(runs, method):
             compare_in_words(results)

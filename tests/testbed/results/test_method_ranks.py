@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from swad.testbed.results.method_ranks import MethodRanks, rank_results, rank_scores
-from swad.testbed.results.method_results import collect_results
 from swad.testbed.results.run_data import RunData
+from swad.testbed.results.selection import collect_results
 
 NAMES = ("a", "b", "c", "d")
 

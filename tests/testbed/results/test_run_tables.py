@@ -10,7 +10,7 @@ import pytest
 from helpers.python_process import start_python
 from helpers.run_tree import PACS, make_tree, write_run
 from swad.testbed.results.column_marks import TEST, significantly_lower
-from swad.testbed.results.method_results import collect_results
+from swad.testbed.results.records import read_records
 from swad.testbed.results.run_data import RunData
 from swad.testbed.results.run_tables import (
     PaperRows,
@@ -22,6 +22,7 @@ from swad.testbed.results.run_tables import (
     timings_table,
 )
 from swad.testbed.results.runs import find_runs
+from swad.testbed.results.selection import collect_results
 from swad.testbed.results.tables import OURS, PAPER
 from swad.testbed.results.training_curves import valleys
 
@@ -31,7 +32,7 @@ def target_values(runs: list[RunData], target: str, average: str) -> list[float]
         record.value
         for run in runs
         if run.targets == (target,)
-        for record in run.records
+        for record in read_records(run.path)
         if (record.domain, record.split, record.metric, record.average) == (target, "in", "accuracy", average)
     ]
 
@@ -82,7 +83,7 @@ def test_runs_with_a_cyclic_learning_rate_are_named_as_in_figures(runs: list[Run
     assert {row.cells[0].text for row in ranges_table(cyclic).rows} == {"SWAD (cyclic)"}
     (mixed,) = accuracy_tables([*cyclic[:4], *runs[4:]], paper="none")  # selection takes schedules as hyperparameters
     assert [row.name for row in mixed.rows] == ["ERM (best)", "ERM (last)", "EMA", "SWA", "SWAD"]
-    without = [replace(run, records=[record for record in run.records if record.average != "swa"]) for run in runs]
+    without = [replace(run, records=run.frame[run.frame.weights != "swa"]) for run in runs]
     (both,) = accuracy_tables([*cyclic, *without], paper="none")
     assert [row.name for row in both.rows] == ["ERM (best)", "ERM (last)", "EMA", "SWA (cyclic)", "SWAD"]
 
@@ -91,9 +92,9 @@ def test_bold_is_the_highest_mean_and_arrows_mark_what_is_lower(runs: list[RunDa
     (results,) = collect_results(runs)
     table = accuracy_table(results, "none")
     cells = {row.name: row.cells for row in table.rows}
-    accuracies = {method.label: method.results.accuracies() for method in results.methods}
+    accuracies = {method.label: results.accuracies(method.label) for method in results.methods}
     columns = [{n: {k: v for k, v in a.items() if k[0] == t} for n, a in accuracies.items()} for t in PACS]
-    columns += [accuracies, {method.label: method.results.source_accuracies() for method in results.methods}]
+    columns += [accuracies, {method.label: results.accuracies(method.label, "source") for method in results.methods}]
     for number, column in enumerate(columns):
         means = {name: own[number].value or 0.0 for name, own in cells.items()}
         best = max(means, key=means.__getitem__)
@@ -159,12 +160,12 @@ def test_algorithms_and_datasets_have_their_own_rows_and_tables(tmp_path_factory
 
 def test_ranges_and_timings(runs: list[RunData], faulty: list[RunData]) -> None:
     table = ranges_table(runs)
-    state = valleys(runs[0])["swad"]
+    state = valleys(runs)[0]["swad"]
     assert [cell.value for cell in table.rows[0].cells[1:4]] == [state.start, state.end, state.n_averaged]
     never = next(row for row in ranges_table(faulty).rows if row.name.startswith("sketch"))
     assert never.cells[-1].printed == "none"
     assert timings_table(runs).rows[0].cells[1].value == next(
-        record.value for record in runs[0].records if record.metric == "seconds_total"
+        record.value for record in read_records(runs[0].path) if record.metric == "seconds_total"
     )
     unfinished = next(row for row in timings_table(faulty).rows if row.name.startswith("photo"))
     assert unfinished.cells[timings_table(faulty).columns.index("Total, s")].printed == "–"
@@ -247,10 +248,11 @@ def test_the_selected_runs_are_shown_with_differing_hyperparameters(tmp_path: Pa
         re.search(r"ERM \(best, step [\d,]+\)", text) for text in best
     )  # before the last step, where it is evaluated
     for method in results.methods:
-        for result in method.results:
+        for result in results.of(method.label):
+            run = results.runs[result.run]
             row = shown[f"photo, trial {result.trial}", method.label]
-            assert row.cells[1].printed == str(result.directory.relative_to(tmp_path))
-            assert row.cells[3].printed == str(result.hyperparameters["lr"])
+            assert row.cells[1].printed == str(run.path.relative_to(tmp_path))
+            assert row.cells[3].printed == str(run.hyperparameters["lr"])
 
 
 def test_ranges_are_distinct(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ def test_runs_are_found_in_subdirectories(tmp_path: Path) -> None:
     deep, b = find_runs(tmp_path)
     assert (deep.finished, b.finished) == (False, True)
     assert (b.targets, b.trial, b.dataset, b.algorithm) == (("photo",), 2, "PACS", "erm")
-    assert load_run(b.path).records == b.records
+    assert load_run(b.path).frame.drop(columns="run").equals(b.frame.drop(columns="run").reset_index(drop=True))
     with pytest.raises(RecordError, match="holds no run"):
         find_runs(_empty(tmp_path))
     with pytest.raises(RecordError, match="is not a directory"):
@@ -57,25 +57,21 @@ def write_small_run(folder: Path, target: str = "photo") -> Path:
 
 
 @pytest.mark.parametrize("kind", SPECIAL)
-@pytest.mark.parametrize("name", ["config.json", "records.jsonl", "done.json", "failure.json", ".swad-summary"])
+@pytest.mark.parametrize("name", ["config.json", "records.jsonl", "done.json", "failure.json"])
 def test_a_file_of_a_run_that_cannot_be_read_to_its_end_is_skipped_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, kind: str
+    tmp_path: Path, name: str, kind: str
 ) -> None:
-    monkeypatch.setattr("swad.testbed.results.runs.MIN_RUNS", 1)
     write_small_run(tmp_path / "good")
     bad = write_small_run(tmp_path / "bad")
     if name == "failure.json":
         (bad / "done.json").unlink()
         (bad / "records.jsonl").write_text("")
-    replace_by(kind, (tmp_path if name == ".swad-summary" else bad) / name)
+    replace_by(kind, bad / name)
     with at_most(5):
         runs = find_runs(tmp_path, warn=False)
-    if name == ".swad-summary":
-        assert len(runs) == 2
-    else:
-        assert [run.path.name for run in runs] == ["good"]
-        assert f"bad/{name}" in runs.skipped[0].reason
-        assert "\n" not in runs.skipped[0].reason
+    assert [run.path.name for run in runs] == ["good"]
+    assert f"bad/{name}" in runs.skipped[0].reason
+    assert "\n" not in runs.skipped[0].reason
 
 
 DAMAGES = {

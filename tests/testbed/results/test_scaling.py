@@ -9,11 +9,11 @@ import pytest
 
 import synthetic_runs
 from swad.testbed.results.diagnostics import find_problems
-from swad.testbed.results.method_results import collect_results
 from swad.testbed.results.page.build import shown_runs
 from swad.testbed.results.page.sweep import build_sweep
 from swad.testbed.results.run_data import RunData
 from swad.testbed.results.run_tables import accuracy_table, ranges_table, selected_runs_table, timings_table
+from swad.testbed.results.selection import collect_results
 
 
 def runs_of(trials: int, draws: int) -> list[RunData]:
@@ -56,6 +56,6 @@ def test_work_grows_linearly(sizes: dict[str, tuple[list[RunData], list[RunData]
 def calls(work: Callable[[list[RunData]], object], runs: list[RunData]) -> int:
     work(runs)  # what is computed once, such as imports, does not grow
     profile = cProfile.Profile()
-    fresh = [RunData(Path(run.path), run.config, tuple(run.records), True, run.roles) for run in runs]
+    fresh = [RunData(Path(run.path), run.config, run.records, True, run.roles) for run in runs]
     profile.runcall(work, fresh)
     return int(pstats.Stats(profile).total_calls)  # type: ignore[attr-defined]

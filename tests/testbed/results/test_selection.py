@@ -5,22 +5,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from helpers.accuracies import selected as select
 from helpers.configs import roles
-from swad.testbed.results.method_results import collect_results
-from swad.testbed.results.record_table import RecordTable, SeriesKey
-from swad.testbed.results.records import Record
+from swad.testbed.results.records import LIVE, Record
 from swad.testbed.results.run_data import RunData
-from swad.testbed.results.selection import select, source_accuracy, validation_accuracy
+from swad.testbed.results.runs import RunList
+from swad.testbed.results.selection import ORACLES, SelectionError, choose, collect_results, run_scores
 from swad.testbed.results.selection_file import make_selection
-from swad.testbed.results.selectors import (
-    ORACLES,
-    SELECTORS,
-    SelectedStep,
-    SelectionError,
-    SourceView,
-    iid,
-    source_view,
-)
 from swad.testbed.results.unselected_weights import unselected_weights
 
 SOURCES = ("art", "cartoon")
@@ -66,8 +57,7 @@ def without_target(values: dict[str, tuple[float, float]], **options: object) ->
 
 def test_the_validation_accuracy_of_live_weights_is_that_of_the_best_step_with_a_number() -> None:
     one = run(*live({100: float("nan"), 200: 0.6, 300: 0.4}, {}))
-    assert validation_accuracy(one, None) == 0.6
-    assert validation_accuracy(one, "swad") is None
+    assert run_scores(RunList([one]), "iid", [LIVE, "swad"]) == {(0, LIVE): 0.6}
 
 
 def test_without_a_target_validation_selects_and_the_sources_are_reported() -> None:
@@ -78,15 +68,15 @@ def test_without_a_target_validation_selects_and_the_sources_are_reported() -> N
     ]
     for method in ("iid", "last"):
         held_out, shipped = sorted(select(runs, method, "swad"), key=lambda result: result.target != TARGET)
-        assert (held_out.target, held_out.accuracy) == (TARGET, 0.1)
-        assert (shipped.target, shipped.accuracy, shipped.score, shipped.step) == ("none", 0.6, 0.8, 300)
-        assert shipped.directory == Path("b")
+        assert (held_out.target, held_out.value) == (TARGET, 0.1)
+        assert (shipped.target, shipped.value, shipped.score, shipped.step) == ("none", 0.6, 0.8, 300)
+        assert shipped.run.path == Path("b")
     for method in ("lodo", *ORACLES):
         with pytest.raises(SelectionError, match=f"{method} needs runs with a target: select by iid or last"):
             select(runs[:2], method, "swad")
     live_run = run(*[accuracy(step, d, "out", v) for step, v in ((100, 0.7), (200, 0.6)) for d in SOURCES], target=None)
-    (result,) = select([live_run], "iid", None)
-    assert (result.accuracy, result.step) == (0.7, 100)
+    (result,) = select([live_run], "iid")
+    assert (result.value, result.step) == (0.7, 100)
     # Both kinds of accuracy have a table of their own, and one name in files.
     tables = collect_results(runs)
     assert [(each.dataset, each.targets, each.missing_targets) for each in tables] == [
@@ -101,7 +91,7 @@ def test_without_a_target_validation_selects_and_the_sources_are_reported() -> N
 
 def test_iid_takes_the_best_step_by_source_validation() -> None:
     (result,) = select([run(*live({100: 0.7, 200: 0.9, 300: 0.8}, {100: 0.5, 200: 0.4, 300: 0.6}))], "iid")
-    assert (result.accuracy, result.step, result.target, result.trial) == (0.4, 200, TARGET, 0)
+    assert (result.value, result.step, result.target, result.trial) == (0.4, 200, TARGET, 0)
 
 
 def test_the_mean_is_over_domains_not_the_luckiest() -> None:
@@ -119,7 +109,7 @@ def test_the_mean_is_over_domains_not_the_luckiest() -> None:
 def test_a_source_that_was_held_out_is_no_validation() -> None:
     records = [*live({100: 0.7, 200: 0.6}, {}), *(accuracy(step, "sky", "out", step / 200) for step in (100, 200))]
     pair = run(*records, target=[TARGET, "sky"])
-    assert iid([source_view(pair, TARGET)], None).step == 100
+    assert choose(RunList([pair]), TARGET, "iid", LIVE).step == 100
 
 
 def test_a_half_recorded_step_is_not_judged() -> None:
@@ -136,18 +126,18 @@ def test_hyperparameters_are_chosen_with_the_step() -> None:
     weak = run(*live({100: 0.5, 200: 0.6}, {100: 0.9, 200: 0.9}), lr=1.0, name="weak")
     strong = run(*live({100: 0.8, 200: 0.7}, {100: 0.3, 200: 0.2}), lr=2.0, name="strong")
     (result,) = select([weak, strong], "iid")
-    assert (result.run.path.name, result.step, result.accuracy) == ("strong", 100, 0.3)
+    assert (result.run.path.name, result.step, result.value) == ("strong", 100, 0.3)
     (result,) = select([weak, strong], "last")
-    assert (result.run.path.name, result.step, result.accuracy) == ("strong", 200, 0.2)
+    assert (result.run.path.name, result.step, result.value) == ("strong", 200, 0.2)
 
 
 def test_the_two_oracles_differ_in_the_step() -> None:
     one = run(*live({1: 0.5, 2: 0.5}, {1: 0.90, 2: 0.40}, {1: 0.9, 2: 0.4}), lr=1.0)
     two = run(*live({1: 0.5, 2: 0.5}, {1: 0.10, 2: 0.55}, {1: 0.1, 2: 0.5}), lr=2.0)
     (by_last,) = select([one, two], "oracle")
-    assert (by_last.accuracy, by_last.step) == (0.55, 2)
+    assert (by_last.value, by_last.step) == (0.55, 2)
     (by_step,) = select([one, two], "oracle_best_step")
-    assert (by_step.accuracy, by_step.step) == (0.90, 1)
+    assert (by_step.value, by_step.step) == (0.90, 1)
 
 
 def test_an_average_counts_at_its_last_step_only() -> None:
@@ -157,19 +147,19 @@ def test_an_average_counts_at_its_last_step_only() -> None:
     records += [accuracy(1, TARGET, "in", 0.1, "swad"), accuracy(2, TARGET, "in", 0.7, "swad")]
     for method in ("iid", "last"):
         (result,) = select([run(*records)], method, "swad")
-        assert (result.accuracy, result.step) == (0.7, 2)
+        assert (result.value, result.step) == (0.7, 2)
 
 
 def test_one_run_needs_no_validation_accuracy_but_two_do() -> None:
     alone = run(accuracy(9, TARGET, "in", 0.7, "swad"))
-    assert select([alone], "iid", "swad")[0].accuracy == 0.7
+    assert select([alone], "iid", "swad")[0].value == 0.7
     with pytest.raises(SelectionError, match="cannot select from 2 runs without a validation accuracy"):
         select([alone, run(accuracy(9, TARGET, "in", 0.8, "swad"), lr=2.0)], "iid", "swad")
 
 
 def test_the_reported_split_can_be_chosen() -> None:
     records = [*live({1: 0.5}, {1: 0.6}, {1: 0.7}), accuracy(1, TARGET, "full", 0.62)]
-    assert [select([run(*records)], split=split)[0].accuracy for split in ("in", "out", "full")] == [0.6, 0.7, 0.62]
+    assert [select([run(*records)], split=split)[0].value for split in ("in", "out", "full")] == [0.6, 0.7, 0.62]
     with pytest.raises(SelectionError, match="no accuracy of the live weights on split 'test' of target photo"):
         select([run(*records)], split="test")
 
@@ -179,7 +169,7 @@ def test_every_trial_selects_its_own_settings() -> None:
         return run(*live({1: source}, {1: target}), trial=trial, lr=lr)
 
     runs = [at(0, 1.0, 0.9, 0.1), at(0, 2.0, 0.8, 0.2), at(1, 1.0, 0.5, 0.3), at(1, 2.0, 0.6, 0.4)]
-    assert [result.accuracy for result in select(runs)] == [0.1, 0.4]
+    assert [result.value for result in select(runs)] == [0.1, 0.4]
 
 
 def lodo_runs(lr: float, left_out: float, target: float) -> list[RunData]:
@@ -202,7 +192,7 @@ def lodo_runs(lr: float, left_out: float, target: float) -> list[RunData]:
 def test_lodo_judges_a_setting_by_sources_left_out_with_the_target() -> None:
     runs = [*lodo_runs(1.0, 0.5, 0.31), *lodo_runs(2.0, 0.6, 0.32)]
     (result,) = [result for result in select(runs, "lodo") if result.target == TARGET]
-    assert (result.accuracy, result.step) == (0.32, 2)
+    assert (result.value, result.step) == (0.32, 2)
 
 
 @pytest.mark.parametrize("machine", [{"engine": "graph"}, {"cache": "/fast/disk"}, {"threads": 4}])
@@ -211,7 +201,7 @@ def test_lodo_ignores_how_and_where_a_run_was_computed(machine: dict[str, object
     config = {**alone.config, **machine}
     elsewhere = dataclasses.replace(alone, config=config, roles=roles(config))
     (result,) = [result for result in select([elsewhere, *pairs], "lodo") if result.target == TARGET]
-    assert result.accuracy == 0.3
+    assert result.value == 0.3
 
 
 def test_lodo_says_what_it_lacks() -> None:
@@ -229,9 +219,10 @@ def test_an_unknown_selection_lists_the_others() -> None:
 def test_lodo_keeps_complete_trials_and_names_the_incomplete() -> None:
     complete = lodo_runs(1.0, 0.5, 0.31)
     partial = [dataclasses.replace(each, config={**each.config, "trial": 1}) for each in lodo_runs(1.0, 0.5, 0.4)[:2]]
-    results = select([*complete, *partial], "lodo", targets=[TARGET])
-    assert [(result.trial, result.accuracy) for result in results] == [(0, 0.31)]
-    (missing,) = results.incomplete
+    runs = [*complete, *partial]
+    results = select(runs, "lodo", targets=[TARGET])
+    assert [(result.trial, result.value) for result in results] == [(0, 0.31)]
+    (missing,) = collect_results(runs, "lodo")[0].missing.itertuples()
     assert (missing.target, missing.trial) == (TARGET, 1)
     assert "there are pairs with art;" in missing.reason
 
@@ -244,84 +235,25 @@ def test_a_trial_whose_run_lacks_the_weights_is_named() -> None:
     ]
     results = select(runs, "iid", "swad")
     assert [result.trial for result in results] == [0]
-    assert [(trial.trial, trial.reason) for trial in results.incomplete] == [
-        (1, "the run photo-1 has no accuracy of these weights")
+    missing = collect_results(runs)[0].missing
+    assert missing[missing.weights == "swad"][["trial", "reason"]].to_numpy().tolist() == [
+        [1, "the run photo-1 has no accuracy of these weights"]
     ]
 
 
 def test_a_result_carries_its_run_weights_and_hyperparameters() -> None:
     steps = live({1: 0.5, 2: 0.8}, {1: 0.6, 2: 0.7})
     (result,) = select([run(*steps, lr=1.0, name="a"), run(*live({2: 0.9}, {2: 0.4}), lr=2.0, name="b")])
-    assert (result.directory, result.step, result.average) == (Path("b"), 2, None)
-    assert result.hyperparameters["lr"] == 2.0
+    assert (result.run.path, result.step, result.weights) == (Path("b"), 2, LIVE)
+    assert result.run.hyperparameters["lr"] == 2.0
 
 
-# What matters most: the target cannot be reached.
-
-
-def reachable(thing: object) -> set[object]:
-    """Everything that can be got at from an object through its fields, items and closures."""
-    seen: dict[int, object] = {}
-    todo = [thing]
-    while todo:
-        one = todo.pop()
-        if id(one) in seen:
-            continue
-        seen[id(one)] = one
-        if isinstance(one, (list, tuple, set, frozenset, RecordTable)):
-            todo += one
-        elif isinstance(one, dict):
-            todo += [*one, *one.values()]
-        elif dataclasses.is_dataclass(one):
-            todo += [getattr(one, field.name) for field in dataclasses.fields(one)]
-        todo += vars(one).values() if hasattr(one, "__dict__") and not isinstance(one, type) else []
-    return {one for one in seen.values() if isinstance(one, (Record, SeriesKey, RunData, Path))}
-
-
-@given(
-    st.lists(
-        st.builds(
-            Record,
-            run=st.just("run"),
-            step=st.integers(0, 5),
-            domain=st.sampled_from([*SOURCES, TARGET, None]),
-            split=st.sampled_from(["in", "out", "full"]),
-            metric=st.sampled_from(["accuracy", "loss", "valley_loss"]),
-            value=st.floats(0, 1),
-            average=st.sampled_from([None, "swad"]),
-        )
-    )
-)
-def test_no_record_of_the_target_can_be_reached_from_a_view(records: list[Record]) -> None:
-    view = source_view(run(*records), TARGET)
-    found = reachable(view)
-    assert not any(isinstance(one, (RunData, Path)) for one in found)
-    assert {one.domain for one in found if isinstance(one, SeriesKey)} <= set(SOURCES)
-    assert {one for one in found if isinstance(one, Record)} == {
-        record for record in records if record.domain in SOURCES
-    }
-
-
-def test_selectors_are_handed_views_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[object] = []
-
-    def spy(*arguments: object) -> SelectedStep:
-        seen.extend(arguments)
-        return SelectedStep(0, 1)
-
-    for method in SELECTORS:
-        monkeypatch.setitem(SELECTORS, method, spy)
-    for method in ("iid", "last", "lodo"):
-        select([run(*live({1: 0.5}, {1: 0.6}, {1: 0.7}))], method)
-    views = [view for argument in seen if isinstance(argument, list) for view in argument]
-    assert len(views) == 3
-    assert all(type(view) is SourceView for view in views)
-    assert all(record.domain != TARGET for record in reachable(seen) if isinstance(record, Record))
+# What matters most: the target does not take part.
 
 
 fractions = st.floats(0, 1)
 anything = st.floats(allow_nan=True, allow_infinity=True)
-WEIGHTS = (None, "best", "swad")
+WEIGHTS = (LIVE, "best", "swad")
 
 
 @st.composite
@@ -331,9 +263,9 @@ def searches(draw: st.DrawFn) -> list[RunData]:
     for lr in (1.0, 2.0):
         for held_out in (None, *SOURCES):
             records = [
-                accuracy(step, domain, split, draw(fractions), average)
+                accuracy(step, domain, split, draw(fractions), None if average == LIVE else average)
                 for average in WEIGHTS
-                for step in ((1, 2) if average is None else (2,))
+                for step in ((1, 2) if average == LIVE else (2,))
                 for domain in (*SOURCES, TARGET)
                 for split in ("in", "out")
             ]
@@ -358,7 +290,7 @@ def choices(runs: list[RunData]) -> list[object]:
         results = collect_results(runs, method)
         found += [make_selection(results, "."), unselected_weights(results)]
         for average in WEIGHTS:
-            found += [(r.directory, r.step, r.score) for r in select(runs, method, average, targets=[TARGET])]
+            found += [(r.run.path, r.step, r.score) for r in select(runs, method, average, targets=[TARGET])]
     return found
 
 
@@ -377,14 +309,15 @@ def test_an_oracle_does_follow_the_target() -> None:
 
     for method in ORACLES:
         (one,), (other,) = select(pair(0.1, 0.2), method), select(pair(0.2, 0.1), method)
-        assert one.directory != other.directory
+        assert one.run.path != other.run.path
         assert one.score == other.score == 0.2
 
 
 def test_in_domain_accuracy_prefers_the_test_split() -> None:
     records = [accuracy(1, domain, "out", 0.8, "swad") for domain in SOURCES]
-    assert source_accuracy(run(*records), "swad") == (pytest.approx(0.8), 1)
+    records += [accuracy(1, TARGET, split, 0.5, "swad") for split in ("in", "test")]
+    (result,) = select([run(*records)], "iid", "swad")
+    assert (result.source, result.step) == (pytest.approx(0.8), 1)
     records += [accuracy(1, domain, "test", 0.7, "swad") for domain in SOURCES]
-    records += [accuracy(1, TARGET, "test", 0.0, "swad")]
-    assert source_accuracy(run(*records), "swad") == (pytest.approx(0.7), 1)
-    assert source_accuracy(run(*records), "ema") is None
+    (result,) = select([run(*records)], "iid", "swad")
+    assert (result.source, result.step) == (pytest.approx(0.7), 1)

@@ -12,10 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from helpers.accuracies import selected
 from helpers.run_tree import write_run
-from swad.testbed.results.method_results import collect_results
+from swad.testbed.results.records import read_records
 from swad.testbed.results.runs import find_runs
-from swad.testbed.results.selection import select
+from swad.testbed.results.selection import collect_results, select
 from swad.testbed.results.selection_file import (
     SelectedRun,
     SelectionFile,
@@ -47,10 +48,10 @@ def test_the_file_holds_what_selection_chose(sweep: Path, tmp_path: Path) -> Non
     selection = read_selection(tmp_path / "selection.json")
     assert selection == exported(sweep)
     assert {run.average for run in selection.runs} == {"best", "last", "ema", "swa", "swad"}
-    for result in select(find_runs(sweep), "iid", "swad"):
+    for result in selected(find_runs(sweep), "iid", "swad"):
         (run,) = [run for run in selection.runs if run.average == "swad" and run.trial == result.trial]
-        assert sweep / run.run == result.directory
-        assert (run.settings["lr"], run.target, run.step) == (result.hyperparameters["lr"], "photo", 1500)
+        assert sweep / run.run == result.run.path
+        assert (run.settings["lr"], run.target, run.step) == (result.run.hyperparameters["lr"], "photo", 1500)
         assert run.protocol["steps"] == 1500
         text = f"swad {run.trial} {run.settings['lr']}"
         assert run.weights is not None
@@ -75,9 +76,8 @@ def test_the_step_of_the_best_weights_is_theirs_not_that_of_their_evaluation(swe
     runs = {run.path.name: run for run in find_runs(sweep)}
     for entry in exported(sweep).runs:
         if entry.average == "best":
-            (live,) = select([runs[entry.run]], "iid", "best")
             scores: dict[int, list[float]] = {}
-            for record in live.run.records:
+            for record in read_records(runs[entry.run].path):
                 if record.metric == "accuracy" and record.average is None and record.domain != "photo":
                     scores.setdefault(record.step, []).append(record.value)
             assert entry.step == max(scores, key=lambda step: (sum(scores[step]), -step)) < 1500
@@ -90,9 +90,9 @@ def test_only_an_oracle_writes_the_accuracy_on_the_target(sweep: Path, tmp_path:
     accuracies = {run.target_accuracy for run in read_selection(tmp_path / "oracle.json").runs}
     assert None not in accuracies
     assert accuracies == {
-        result.accuracy
+        value
         for average in ("best", "last", "ema", "swa", "swad")
-        for result in select(find_runs(sweep), "oracle", average)
+        for value in select(find_runs(sweep), "oracle", average).value
     }
 
 

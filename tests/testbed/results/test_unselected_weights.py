@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from helpers.run_tree import write_run
-from swad.testbed.results.method_results import collect_results
 from swad.testbed.results.records import RecordError, lock_run_directory
 from swad.testbed.results.run_tables import accuracy_table
 from swad.testbed.results.runs import find_runs
+from swad.testbed.results.selection import collect_results
 from swad.testbed.results.unselected_weights import remove_weights, unselected_weights
 
 
@@ -34,7 +34,7 @@ def test_selected_and_unfinished_runs_keep_their_weights(tmp_path: Path) -> None
         write(runs / f"photo-{lr}", lr=lr)
         write(runs / f"cartoon-{lr}", target="cartoon", lr=lr, finished=lr != 3e-5)
     results = collect_results(find_runs(runs))
-    selected = {result.directory for method in results[0].methods for result in method.results}
+    selected = {results[0].runs[number].path for number in results[0].results.run}
     before = {path for path in runs.rglob("*") if path.is_file()}
     table = accuracy_table(results[0]).text()
     files = unselected_weights(results)

@@ -57,26 +57,33 @@ def test_files_of_a_finished_run(finished_run):
 def test_records_contain_what_selection_and_report_read(finished_run):
     run = load_run(finished_run)
     sources = {"board", "clutter", "outline"}
-    curves = training_curves.source_curves(run, "loss")
+    (curves,) = training_curves.source_curves([run], "loss")
     assert set(curves) == sources
-    assert curves["board"][0] == [4, 8, 12, 16, 20, 24]
-    steps, mean = training_curves.mean_curve(curves.values())
-    seen = {r.step: r.value for r in run.records if r.metric == "valley_loss"}
+    assert list(curves["board"]) == [4, 8, 12, 16, 20, 24]
+    means = training_curves.mean_curve(curves.values())
+    steps, mean = list(means), list(means.values())
+    seen = {r.step: r.value for r in read_records(run.path) if r.metric == "valley_loss"}
     assert [seen[step] for step in steps] == pytest.approx(mean)
     labels = {"best", "last", "swad", "swa", "ema"}
     for split in ("in", "out", "full"):
-        rows = [r for r in run.records if r.domain == "paper" and r.split == split and r.metric == "accuracy"]
+        rows = [
+            r for r in read_records(run.path) if r.domain == "paper" and r.split == split and r.metric == "accuracy"
+        ]
         assert {r.average for r in rows} == labels
         assert {r.step for r in rows} == {24}
     for label in labels:
-        out = {r.domain for r in run.records if r.average == label and r.split == "out" and r.metric == "accuracy"}
+        out = {
+            r.domain
+            for r in read_records(run.path)
+            if r.average == label and r.split == "out" and r.metric == "accuracy"
+        }
         assert out == {*sources, "paper"}
-    assert list(training_curves.valleys(run)) == ["swad"]
-    valley = training_curves.valleys(run)["swad"]
+    assert list(training_curves.valleys([run])[0]) == ["swad"]
+    valley = training_curves.valleys([run])[0]["swad"]
     assert valley.start is not None
     assert valley.n_averaged == valley.end - valley.start + 1
     for metric in ("seconds_total", "seconds_per_step", "seconds_evaluation"):
-        assert training_curves.final_value(run, metric) > 0
+        assert training_curves.final_values([run], metric)[0] > 0
 
 
 @pytest.mark.all_digits
@@ -139,7 +146,7 @@ def test_the_images_of_the_target_change_nothing_but_its_own_scores(tmp_path, no
 def test_the_reference_schedule_evaluates_one_step_later(tmp_path):
     train(short(tmp_path / "run", schedule="reference", averages=("swad", "swa")))
     run = load_run(tmp_path / "run")
-    steps = training_curves.source_curves(run, "loss")["board"][0]
+    steps = list(training_curves.source_curves([run], "loss")[0]["board"])
     assert steps == [1, 5, 9, 13, 17, 21, 25]
     done = json.loads((tmp_path / "run" / "done.json").read_text())
     assert done["steps"] == 25
@@ -148,7 +155,7 @@ def test_the_reference_schedule_evaluates_one_step_later(tmp_path):
 
 def test_the_last_step_is_always_evaluated(tmp_path):
     train(short(tmp_path / "run", steps=10, averages=("swa",)))
-    assert training_curves.source_curves(load_run(tmp_path / "run"), "loss")["board"][0] == [4, 8, 10]
+    assert list(training_curves.source_curves([load_run(tmp_path / "run")], "loss")[0]["board"]) == [4, 8, 10]
 
 
 def test_a_three_way_split_has_test_scores(tmp_path):

@@ -431,7 +431,7 @@ def test_records_that_are_replaced_during_training_are_all_there_at_its_end(tmp_
         )
     train(short(run_dir), callback=callback)
     require_same(finished_run, run_dir)
-    assert len(list(runs.load_run(run_dir).records)) == len(list(runs.load_run(finished_run).records))
+    assert len(runs.load_run(run_dir).frame) == len(runs.load_run(finished_run).frame)
     assert any("records.jsonl was re" in text and "lines were written again" in text for text in callback.messages)
     assert not (run_dir / "elsewhere").exists()
 

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from swad.testbed.results.records import LIVE
 from swad.testbed.results.run_data import RunData
 from swad.testbed.results.runs import find_runs
 
@@ -118,9 +119,10 @@ def measured_cost(runs: str | Path | Sequence[RunData]) -> list[MeasuredCost]:
     found = find_runs(runs) if isinstance(runs, str | Path) else runs
     rows = []
     for run in found:
-        timings = {r.metric: r.value for r in run.records if r.metric.startswith("seconds_")}
-        evaluations = len({r.step for r in run.records if r.metric == "valley_loss" and r.average is None})
-        updates = max((r.step for r in run.records), default=0)
+        rows = run.frame
+        timings = {m: v for m, v in zip(rows.metric, rows.value.tolist(), strict=True) if m.startswith("seconds_")}
+        evaluations = rows.step[(rows.metric == "valley_loss") & (rows.weights == LIVE)].nunique()
+        updates = int(rows.step.max()) if len(rows) else 0
         if not run.finished or len(timings) < 3 or not evaluations:
             continue
         training = timings["seconds_per_step"] * updates

@@ -47,7 +47,7 @@ def kept_segments(run: RunData) -> list[Path]:
     """Return the files of a run's segments, none if it kept none; raise unless there is one for every evaluation."""
     files = load_segments(run.path / SEGMENTS)
     ends = {last_update(file) for file in files}
-    evaluations = {record.step for record in run.records if record.metric == "valley_loss"}
+    evaluations = set(run.frame.step[run.frame.metric == "valley_loss"].tolist())
     if files and (wrong := sorted(ends ^ evaluations)):
         state = "is missing" if wrong[0] in evaluations else "is not of this run"
         raise RunError(

@@ -91,7 +91,8 @@ class TunableRun:
         """Return the averages with which the run was trained, with their recorded accuracies."""
         rows = []
         for label, setting in self._own_settings().items():
-            final = [r for r in self.run.records if r.average == label and r.metric == "accuracy"]
+            rows = self.run.frame
+            final = list(rows[(rows.weights == label) & (rows.metric == "accuracy")].itertuples())
             sources = [r.value for r in final if r.split == "out" and r.domain not in self.run.targets]
             target = {r.split: r.value for r in final if r.domain in self.run.targets}
             if sources:
@@ -117,6 +118,11 @@ class TunableRun:
         return settings
 
 
+def _validation_losses(run: RunData) -> dict[int, float]:
+    rows = run.frame[run.frame.metric == "valley_loss"]
+    return dict(zip(rows.step.tolist(), rows.value.tolist(), strict=True))
+
+
 def find_tunable(paths: Sequence[Path | str], data: Path | str | None) -> tuple[list[TunableRun], list[str]]:
     """Return the finished runs that hold out at most one domain, and notes on what is missing.
 
@@ -128,7 +134,7 @@ def find_tunable(paths: Sequence[Path | str], data: Path | str | None) -> tuple[
     runs: dict[Path, TunableRun] = {}
     without_loss = []
     for run in found:
-        losses = {record.step: record.value for record in run.records if record.metric == "valley_loss"}
+        losses = _validation_losses(run)
         if not losses:
             without_loss.append(run.path)
             continue

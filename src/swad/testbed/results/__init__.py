@@ -1,16 +1,16 @@
 """What runs measured: records, selection, statistics, tables, figures and the page. Never imports torch.
 
-    runs = swad.testbed.results.find_runs("runs")               # every run, with settings and records
-    results = swad.testbed.results.select(runs, "iid", "swad")  # one result for each target and trial
+    runs = swad.testbed.results.find_runs("runs")               # every run, with its settings
+    runs.frame, runs.records                                    # data frames: a row for each run, for each value
+    swad.testbed.results.select(runs, "iid", "swad")            # a data frame: one result for each target and trial
     print(swad.testbed.results.results_table(runs).text())      # the accuracy table of one dataset
     collected = swad.testbed.results.collect_results(runs)
     swad.testbed.results.compare_over_datasets(collected, "SWA") # every method against one
-    results.to_frame(), runs.to_frame()                         # pandas data frames
 
 Names are loaded on first use. The modules, in the order in which data flows through them:
 
-    records, record_table, run_data, runs, domainbed, summary, failures       read runs from their directories
-    selectors, selection, method_results, selection_file, unselected_weights  choose the run of each target and trial
+    records, frames, run_data, runs, domainbed, failures                      read runs from their directories
+    selection, selection_file, unselected_weights                             choose the run of each target and trial
     comparisons, method_ranks, published                                      compare methods, also with the paper's
     tables, labels, column_marks, run_tables, comparison_tables, diagnostics  tables, the names in them, and warnings
     training_curves, flatness_*, surfaces, corruption_*, imagenet_parts,      measurements of runs: read, averaged and
@@ -26,27 +26,23 @@ from swad.util.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from swad.testbed.results.comparisons import compare_methods, compare_over_datasets
-    from swad.testbed.results.method_results import collect_results
     from swad.testbed.results.page.build import write_page
-    from swad.testbed.results.records import Record, RecordError, read_records, records_frame
+    from swad.testbed.results.records import Record, RecordError, read_records
     from swad.testbed.results.run_data import RunData
     from swad.testbed.results.run_tables import accuracy_tables, results_table
     from swad.testbed.results.runs import RunList, find_runs, load_run
-    from swad.testbed.results.selection import Selection, TargetResult, select
-    from swad.testbed.results.selectors import SelectionError
+    from swad.testbed.results.selection import SelectionError, collect_results, select
 
 __getattr__, __dir__ = lazy_exports(
     __name__,
     {
         "comparisons": ("compare_methods", "compare_over_datasets"),
-        "method_results": ("collect_results",),
         "page.build": ("write_page",),
-        "records": ("Record", "RecordError", "read_records", "records_frame"),
+        "records": ("Record", "RecordError", "read_records"),
         "run_data": ("RunData",),
         "run_tables": ("accuracy_tables", "results_table"),
         "runs": ("RunList", "find_runs", "load_run"),
-        "selection": ("Selection", "TargetResult", "select"),
-        "selectors": ("SelectionError",),
+        "selection": ("SelectionError", "collect_results", "select"),
     },
 )
 
@@ -54,7 +50,6 @@ __all__ = [  # noqa: RUF022 - the reader's order
     "find_runs",
     "load_run",
     "read_records",
-    "records_frame",
     "select",
     "results_table",
     "accuracy_tables",
@@ -65,8 +60,6 @@ __all__ = [  # noqa: RUF022 - the reader's order
     "Record",
     "RunData",
     "RunList",
-    "Selection",
-    "TargetResult",
     "RecordError",
     "SelectionError",
 ]

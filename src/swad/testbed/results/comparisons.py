@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 
 from swad.testbed.results.labels import is_erm
-from swad.testbed.results.method_results import DatasetResults
+from swad.testbed.results.selection import DatasetResults
 from swad.util.grouping import group_by
 from swad.util.names import did_you_mean, plain, require_choice
 from swad.util.paired import ALPHA, PairedTest, adjust_p_values, adjust_together, paired_test, uses_sign_flips
@@ -170,7 +170,7 @@ def compare_methods(
         unit: Unit of the paired test: "auto", "runs", "trials" or "targets".
         correction: "holm", "none", or another name of `statsmodels.stats.multitest.multipletests`.
     """
-    accuracies = {method.label: method.results.accuracies() for method in results.methods}
+    accuracies = {method.label: results.accuracies(method.label) for method in results.methods}
     baseline = None if baseline is None else find_method([results], baseline)
     comparisons = compare_accuracies(
         accuracies, baseline, results.targets, unit=unit, correction=correction, dataset=results.dataset
@@ -235,7 +235,7 @@ def compare_over_datasets(
     own, and need a method to have results on every dataset that the baseline has.
     """
     baseline = find_method(results, baseline)
-    with_baseline = [each for each in results if each.method(baseline)]
+    with_baseline = [each for each in results if each.has(baseline)]
     comparisons = [c for each in with_baseline for c in compare_methods(each, baseline, unit=unit)]
     if len(with_baseline) < 2 or not all(each.has_target for each in with_baseline):
         return comparisons
@@ -248,7 +248,7 @@ def _over_domains(results: Sequence[DatasetResults], method: str, baseline: str,
     means: list[tuple[float, float]] = []  # of method and baseline, by held-out domain
     n_trials = []
     for each in results:
-        both = [({} if found is None else found.accuracies()) for found in map(each.method, (method, baseline))]
+        both = [each.accuracies(label) for label in (method, baseline)]
         trials = complete_trials(each.targets, *both)
         means += [(mean(both[0][t, n] for n in trials), mean(both[1][t, n] for n in trials)) for t in each.targets]
         n_trials.append(len(trials))
@@ -267,7 +267,7 @@ def not_compared(results: Sequence[DatasetResults], comparisons: Iterable[Compar
     sentences = []
     for each in results:
         left_out = [m.label for m in each.methods if m.label != baseline and (each.dataset, m.label) not in compared]
-        if left_out and each.method(baseline) is None:
+        if left_out and not each.has(baseline):
             sentences.append(f"Not compared on {each.dataset}: {baseline} has no results there.")
         elif left_out:
             reason = f"no trial has results of it and of {baseline} on every target"
@@ -322,7 +322,7 @@ def compare_in_words(results: DatasetResults, baseline: str = BASELINE, *, unit:
     """
     method = "SWAD"
     n_targets = len(results.targets)
-    if not results.method(method) or not results.method(baseline) or (results.missing_targets and n_targets > 1):
+    if not results.has(method) or not results.has(baseline) or (results.missing_targets and n_targets > 1):
         return ""
     comparisons = {comparison.method: comparison for comparison in compare_methods(results, baseline, unit=unit)}
     if method not in comparisons:

@@ -35,7 +35,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from swad.testbed.results.record_table import RecordTable
 from swad.testbed.results.records import Record, RecordError
 from swad.testbed.results.run_data import RunData
 from swad.util.jsonl import read_lines
@@ -180,7 +179,7 @@ def _run(directory: Path, test_envs: tuple[int, ...], lines: list[dict[str, Any]
     return RunData(
         path=directory / f"test_env-{'-'.join(map(str, test_envs))}" if several else directory,
         config=config,
-        records=RecordTable(_records(run, lines, names, targets)),
+        records=tuple(_records(run, lines, names, targets)),
         finished=published or (directory / "done").exists(),
         roles={name: role for name, role in _ROLES.items() if name in config},
     )

@@ -28,6 +28,7 @@ from swad.testbed.results.flatness_stats import (
 )
 from swad.testbed.results.labels import weights_label
 from swad.testbed.results.measurement_rows import FLATNESS, Row, last_shown, latest_rows, read_rows
+from swad.testbed.results.records import LIVE
 from swad.testbed.results.run_data import RunData
 from swad.util.grouping import group_by
 from swad.util.statistics import mean
@@ -375,7 +376,9 @@ def _equal_numbers(first: Sequence[Sequence[float]], second: Sequence[Sequence[f
 def _target_accuracy(run: RunData) -> dict[str, float]:
     """Return the accuracy on the in split of the held-out domain by weights; the mean if several are held out."""
     accuracies: dict[str, list[float]] = {}
-    for key, (_, values) in run.table.series.items():
-        if key.metric == "accuracy" and key.domain in run.targets and key.split == "in" and key.average:
-            accuracies.setdefault(key.average, []).extend(values)
+    rows = run.frame
+    rows = rows[(rows.metric == "accuracy") & rows.domain.isin(run.targets) & (rows.split == "in")]
+    for weights, value in zip(rows.weights, rows.value.tolist(), strict=True):
+        if weights != LIVE:
+            accuracies.setdefault(weights, []).append(value)
     return {name: mean(values) for name, values in accuracies.items()}

@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from swad.testbed.results.comparisons import Accuracies, complete_trials, p_text
-from swad.testbed.results.method_results import DatasetResults, same_kind
+from swad.testbed.results.selection import DatasetResults, same_kind
 from swad.util.paired import ALPHA, LEVEL
 from swad.util.statistics import mean
 
@@ -98,7 +98,7 @@ def rank_results(results: Sequence[DatasetResults]) -> MethodRanks | None:
 
     None unless there are three methods, and two datasets or two complete trials, all with targets or all without.
     """
-    labels = [m.label for m in results[0].methods if all(each.method(m.label) for each in results)] if results else []
+    labels = [m.label for m in results[0].methods if all(each.has(m.label) for each in results)] if results else []
     if len(labels) < 3 or not same_kind(results):
         return None
     by_dataset = [_complete(each, labels) for each in results]
@@ -115,7 +115,7 @@ def rank_results(results: Sequence[DatasetResults]) -> MethodRanks | None:
 
 def _complete(results: DatasetResults, labels: Sequence[str]) -> dict[str, Accuracies]:
     """Return the accuracies of the trials that all methods have on every target, in one order; empty if none."""
-    accuracies = {method.label: method.results.accuracies() for method in results.methods if method.label in labels}
+    accuracies = {m.label: results.accuracies(m.label) for m in results.methods if m.label in labels}
     trials = complete_trials(results.targets, *accuracies.values())
     keys = [(target, trial) for target in results.targets for trial in trials]
     return {label: {key: each[key] for key in keys} for label, each in accuracies.items()} if keys else {}

@@ -17,21 +17,16 @@ Accuracies are fractions between 0 and 1. Tables print percent.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
 import os
 import reprlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from swad.util.files import FileLock, FileLockedError, FileLockLostError
 from swad.util.jsonl import JsonlWriter, read_lines
-
-if TYPE_CHECKING:
-    import pandas
 
 SCHEMA = 1
 """Version of a record's line. It changes when an older reader would misread a line, not when a metric is added."""
@@ -43,6 +38,9 @@ RECORDS = "records.jsonl"
 CONFIG = "config.json"
 DONE = "done.json"
 LOCK = "run.lock"
+
+LIVE = "live"
+"""The weights that the optimizer updates, at the step of a record; the field `average` of a line is null then."""
 
 
 class RecordError(RuntimeError):
@@ -246,17 +244,3 @@ def iterate_records(path: str | os.PathLike[str]) -> Iterator[Record]:
 def read_records(path: str | os.PathLike[str]) -> list[Record]:
     """Read all complete records of a run directory, or of a records file; safe while a run writes."""
     return list(iterate_records(path))
-
-
-def records_frame(records: Iterable[Record]) -> pandas.DataFrame:
-    """Return records as a pandas data frame with one row per record."""
-    return make_frame([dataclasses.asdict(record) for record in records], [f.name for f in dataclasses.fields(Record)])
-
-
-def make_frame(rows: list[dict[str, Any]], columns: Sequence[str]) -> pandas.DataFrame:
-    """Return rows as a pandas data frame, also where there are none."""
-    try:
-        import pandas
-    except ImportError:
-        raise ImportError("data frames need pandas: pip install pandas") from None
-    return pandas.DataFrame(rows, columns=list(columns))

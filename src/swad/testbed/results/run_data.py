@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from swad.testbed.results.record_table import RecordTable
-from swad.testbed.results.records import Record, records_frame
+from swad.testbed.results.records import Record
 from swad.util.names import NO_TARGET
 
 if TYPE_CHECKING:
@@ -23,16 +22,21 @@ class RunData:
 
     path: Path
     config: dict[str, Any]
-    records: Sequence[Record] = field(repr=False)
+    records: Sequence[Record] | pandas.DataFrame | Callable[[], pandas.DataFrame] = field(repr=False, compare=False)
+    """The records, or what returns them; `frame` has them as a data frame."""
     finished: bool
     roles: Mapping[str, str] = field(default_factory=dict, repr=False)
     warnings: tuple[str, ...] = ()
     """What the run itself warned of at its end."""
 
     @cached_property
-    def table(self) -> RecordTable:
-        """The records in columns, where those of one metric, domain, split and average are found at once."""
-        return self.records if isinstance(self.records, RecordTable) else RecordTable(self.records)
+    def frame(self) -> pandas.DataFrame:
+        """The records as a data frame; see `swad.testbed.results.frames` for its columns."""
+        from swad.testbed.results.frames import records_frame
+
+        if callable(self.records):
+            return self.records()
+        return records_frame(self.records) if isinstance(self.records, (list, tuple)) else self.records
 
     @cached_property
     def targets(self) -> tuple[str, ...]:
@@ -100,10 +104,6 @@ class RunData:
         settings = {**self.settings("protocol"), **self.hyperparameters}
         identity = ("dataset", "target", "trial")
         return {name: setting_text(value) for name, value in settings.items() if name not in identity}
-
-    def to_frame(self) -> pandas.DataFrame:
-        """Return the records as a pandas data frame with one row per record."""
-        return records_frame(self.records)
 
     def settings(self, *roles: str) -> dict[str, Any]:
         """Return the settings with one of these roles, sorted by name.

@@ -17,12 +17,11 @@ from swad.testbed.results.labels import (
     directory_names,
     weights_label,
 )
-from swad.testbed.results.method_results import DatasetResults, MethodResults, collect_results, reported_averages
 from swad.testbed.results.run_data import RunData
-from swad.testbed.results.selection import weights_step
-from swad.testbed.results.selectors import ORACLES
+from swad.testbed.results.runs import RunList
+from swad.testbed.results.selection import ORACLES, DatasetResults, collect_results, weights_steps
 from swad.testbed.results.tables import PAPER, Cell, Row, Table, percent_cell
-from swad.testbed.results.training_curves import final_value, valleys
+from swad.testbed.results.training_curves import final_values, valleys
 from swad.util.grouping import group_by
 from swad.util.statistics import mean
 
@@ -68,7 +67,7 @@ def accuracy_tables(
 
     Args:
         runs: The runs, of any datasets.
-        method: The model selection; see `swad.testbed.results.selectors`.
+        method: The model selection; see `swad.testbed.results.selection`.
         split: The split of the held-out domain to report: "in", "out", "full" or "test".
         paper: Which of the paper's rows follow ours: the "few" that ours compare with, "all" or "none".
         allow_missing_targets: Show means that lack a target, with a mark. By default there is no mean then.
@@ -94,7 +93,7 @@ def results_table(
 
 def accuracy_table(results: DatasetResults, paper: PaperRows = "few", allow_missing_targets: bool = False) -> Table:
     """Build the accuracy table of one dataset; see `accuracy_tables`."""
-    runs, targets = results.runs, results.targets
+    runs, targets = results.members, results.targets
     rows, error = _our_rows(results, allow_missing_targets)
     if paper != "none" and results.has_target:
         published_rows = _published_rows(results.dataset, targets)
@@ -108,9 +107,7 @@ def accuracy_table(results: DatasetResults, paper: PaperRows = "few", allow_miss
     notes += _missing_notes(results, allow_missing_targets)
     if not targets:
         notes.append("No run holds out a single domain. Runs that hold out two domains serve the selection lodo.")
-    if results.selection == "oracle_best_step" and not any(
-        None in reported_averages([run], results.selection) for run in runs
-    ):
+    if results.selection == "oracle_best_step" and not results.has_live:
         notes.append("No step can be selected: train with --target-every-evaluation to evaluate the target at each.")
     if any("†" in row.name or "‡" in row.name for row in rows):
         notes.append("Rows of the paper: † from DomainBed’s search, ‡ from the paper’s own.")
@@ -124,10 +121,10 @@ def accuracy_table(results: DatasetResults, paper: PaperRows = "few", allow_miss
 
 
 def _caption(results: DatasetResults) -> str:
-    how = f"selected by {SELECTIONS.get(results.selection, results.selection)}; {_describe_trials(results.runs)}."
+    how = f"selected by {SELECTIONS.get(results.selection, results.selection)}; {_describe_trials(results.members)}."
     if results.has_target:
         return (
-            f"Accuracy in % on the {split_label(results.split, results.runs)}, {how} "
+            f"Accuracy in % on the {split_label(results.split, results.members)}, {how} "
             "In-domain: mean over the validation or test splits of the sources."
         )
     split = _evaluated_sources(results)
@@ -139,24 +136,26 @@ def _caption(results: DatasetResults) -> str:
 
 def _evaluated_sources(results: DatasetResults) -> str:
     """Return the split of the sources that stands in for a target."""
-    has_test = any(key.metric == "accuracy" and key.split == "test" for run in results.runs for key in run.table.series)
-    return "test" if has_test else "validation"
+    return "test" if results.has_test else "validation"
 
 
 def _missing_notes(results: DatasetResults, allow_missing_targets: bool) -> list[str]:
     """Say which trials and targets are missing, and what that means for the means."""
-    notes = [
-        f"Not shown: {_missing_results(pairs, results.targets)}: {error}." for error, pairs in results.errors.items()
-    ]
+    errors: dict[str, list[tuple[str, str]]] = {}
+    for row in results.missing[results.missing.trial.isna()].itertuples():
+        errors.setdefault(row.reason, []).append((row.method, row.target))
+    notes = [f"Not shown: {_missing_results(pairs, results.targets)}: {error}." for error, pairs in errors.items()]
     incomplete: dict[tuple[str, int, str], list[str]] = {}
     uneven: dict[str, list[str]] = {}
     lacking: dict[tuple[str, ...], list[str]] = {}
+    lacks = group_by(results.missing.dropna().itertuples(), lambda row: row.method)
     for method in results.methods:
-        for trial in method.results.incomplete:
-            incomplete.setdefault((trial.target, trial.trial, trial.reason), []).append(method.label)
-        if missing := _missing_targets(method, results):
+        for row in lacks.get(method.label, ()):
+            incomplete.setdefault((row.target, row.trial, row.reason), []).append(method.label)
+        present = results.accuracies(method.label)
+        if missing := _missing_targets(present, results):
             lacking.setdefault(missing, []).append(method.label)
-        if (not missing or allow_missing_targets) and (reason := _uneven_trials(method)):
+        if (not missing or allow_missing_targets) and (reason := _uneven_trials(present)):
             uneven.setdefault(reason, []).append(method.label)
 
     def of_methods(labels: Sequence[str]) -> str:
@@ -191,27 +190,26 @@ def _missing_results(pairs: Sequence[tuple[str, str]], targets: Sequence[str]) -
     )
 
 
-def _uneven_trials(method: MethodResults) -> str:
+def _uneven_trials(present: Accuracies) -> str:
     """Say which targets lack a trial that another target has; empty if none does."""
-    present = method.results.accuracies()
     targets, trials = sorted({target for target, _ in present}), sorted({trial for _, trial in present})
     lacking = {target: [str(trial) for trial in trials if (target, trial) not in present] for target in targets}
     return "; ".join(f"{target} lacks trial {', '.join(missing)}" for target, missing in lacking.items() if missing)
 
 
-def _missing_targets(method: MethodResults, results: DatasetResults) -> tuple[str, ...]:
+def _missing_targets(present: Accuracies, results: DatasetResults) -> tuple[str, ...]:
     """Return the domains of the dataset on which a method has no result as target."""
-    return tuple(sorted({*results.targets, *results.missing_targets} - {result.target for result in method.results}))
+    return tuple(sorted({*results.targets, *results.missing_targets} - {target for target, _ in present}))
 
 
 def _our_rows(results: DatasetResults, allow_missing_targets: bool) -> tuple[list[Row], str]:
     """Return a row per method, with the marks of each column, and why differences were not tested."""
     targets = results.targets if results.has_target else ()
-    accuracies: dict[str, Accuracies] = {method.label: method.results.accuracies() for method in results.methods}
+    accuracies: dict[str, Accuracies] = {m.label: results.accuracies(m.label) for m in results.methods}
     # By column: the accuracies of every method behind it, by target and trial.
     columns = [{label: _on_target(each, target) for label, each in accuracies.items()} for target in targets]
     columns += [accuracies] if results.has_target else []
-    columns += [{method.label: method.results.source_accuracies() for method in results.methods}]
+    columns += [{m.label: results.accuracies(m.label, "source") for m in results.methods}]
     cells: dict[str, list[Cell]] = {label: [] for label in accuracies}
     error = ""
     for number, column in enumerate(columns):
@@ -292,15 +290,13 @@ def selected_runs_table(results: DatasetResults) -> Table:
     """Build the table of selected runs: directory, step and differing hyperparameters behind every result."""
     groups: dict[tuple[str, int, Path, int], list[str]] = {}
     runs: dict[Path, RunData] = {}
-    for method in results.methods:
-        for result in method.results:
-            runs[result.directory] = result.run
-            key = (result.target, result.trial, result.directory, result.step)
-            step = weights_step(result)
-            label = method.label if step == result.step else method.label.replace("(best)", f"(best, step {step:,})")
-            groups.setdefault(key, []).append(label)
-    names = dict(zip((run.path for run in results.runs), directory_names(results.runs), strict=True))
-    columns = differing_hyperparameters(results.runs)
+    for row, step in zip(results.results.itertuples(), weights_steps(results.runs, results.results), strict=True):
+        run = results.runs[row.run]
+        runs[run.path] = run
+        label = row.method if step == row.step else row.method.replace("(best)", f"(best, step {step:,})")
+        groups.setdefault((row.target, row.trial, run.path, row.step), []).append(label)
+    names = dict(zip((run.path for run in results.members), directory_names(results.members), strict=True))
+    columns = differing_hyperparameters(results.members)
     rows = [
         Row(
             f"{target}, trial {trial}",
@@ -323,11 +319,12 @@ def selected_runs_table(results: DatasetResults) -> Table:
 
 def ranges_table(runs: Iterable[RunData]) -> Table:
     """Build the table of averaged ranges: first and last step, number of weights, and threshold."""
-    runs = [run for run in runs if valleys(run)]
-    names, identify = _identifying_columns(runs)
+    runs = RunList.of(runs)
+    found = [(run, by_average) for run, by_average in zip(runs, valleys(runs), strict=True) if by_average]
+    names, identify = _identifying_columns([run for run, _ in found])
     rows = []
-    for index, run in enumerate(runs):
-        for average, averaged in valleys(run).items():
+    for index, (run, by_average) in enumerate(found):
+        for average, averaged in by_average.items():
             threshold = Cell(text="none") if averaged.threshold is None else Cell(averaged.threshold, decimals=4)
             steps = (Cell(value, decimals=0) for value in (averaged.start, averaged.end, averaged.n_averaged))
             label = Cell(text=weights_label(run, average))
@@ -338,13 +335,11 @@ def ranges_table(runs: Iterable[RunData]) -> Table:
 
 def timings_table(runs: Iterable[RunData]) -> Table:
     """Build the table of timings: the total, a step, and the evaluations of every run."""
-    runs = list(runs)
+    runs = RunList.of(runs)
     names, identify = _identifying_columns(runs)
     rows = []
-    for run, identity in zip(runs, identify, strict=True):
-        total, step, evaluation = (
-            final_value(run, metric) for metric in ("seconds_total", "seconds_per_step", "seconds_evaluation")
-        )
+    seconds = [final_values(runs, metric) for metric in ("seconds_total", "seconds_per_step", "seconds_evaluation")]
+    for run, identity, total, step, evaluation in zip(runs, identify, *seconds, strict=True):
         share = 100 * evaluation / total if total and evaluation is not None else None
         cells = (Cell(total), Cell(None if step is None else 1000 * step), Cell(evaluation), Cell(share))
         label = Cell(text=algorithm_label(run.algorithm))

@@ -1,27 +1,31 @@
-"""Run directories: read one, or find all below a directory."""
+"""Run directories: read one, or find all below a directory.
+
+runs = find_runs("runs")
+runs[0]           # one run: its path, settings, and whether it has finished
+runs.frame        # path dataset algorithm target trial finished: one row for each run
+runs.records      # run step domain split metric weights value: one row for each measured value
+runs.skipped      # the run directories that cannot be used, and why
+"""
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 import os
 import reprlib
 import warnings
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from swad.testbed.results import domainbed
 from swad.testbed.results.failures import read_failure
-from swad.testbed.results.record_table import RecordTable, read_record_table
-from swad.testbed.results.records import CONFIG, DONE, LOCK, MAX_COUNT, RECORDS, Record, RecordError, make_frame
+from swad.testbed.results.records import CONFIG, DONE, LOCK, MAX_COUNT, RECORDS, RecordError
 from swad.testbed.results.run_data import RunData
-from swad.testbed.results.summary import MIN_RUNS, Signature, read_summary, signature, write_summary
-from swad.util.files import MAX_BYTES, read_json, require_regular, sha256
-from swad.util.garbage import paused_garbage_collection
-from swad.util.names import is_name
+from swad.util.files import MAX_BYTES, read_bytes, require_regular, sha256
+from swad.util.names import is_name, one_line
 from swad.util.progress import Progress
 
 if TYPE_CHECKING:
@@ -30,13 +34,18 @@ if TYPE_CHECKING:
 
 def load_run(directory: str | os.PathLike[str]) -> RunData:
     """Read a run directory, finished or not."""
-    directory = Path(directory)
+    return _load(Path(directory))
+
+
+def _load(directory: Path) -> RunData:
+    from swad.testbed.results.frames import read_lines_of
+
     config, roles = _read_config(directory / CONFIG)
     finished = (directory / DONE).exists()
     done = _read_object(directory / DONE) if finished else {}
     require_unchanged(directory, done)
     # A run that has just started has a config and no records yet.
-    records = read_record_table(directory) if (directory / RECORDS).exists() else RecordTable()
+    records = read_lines_of(directory) if (directory / RECORDS).exists() else ()
     recorded = done.get("warnings")
     texts = tuple(text for text in recorded if isinstance(text, str)) if isinstance(recorded, list) else ()
     return RunData(directory, config, records, finished, roles, texts)
@@ -76,13 +85,14 @@ def result_checksum(content: Mapping[str, Any]) -> str:
 
 def _read_object(path: Path) -> dict[str, Any]:
     """Read a file that must hold a JSON object."""
+    import msgspec
+
     try:
-        content = read_json(path)
-        json.dumps(content, ensure_ascii=False).encode()  # JSON can express text that no terminal can print
+        content = msgspec.json.decode(read_bytes(path))  # which refuses text that no terminal can print
     except OSError as error:
         raise RecordError(f"cannot read {path} ({error.strerror}): restore it or give a run directory") from None
-    except ValueError as error:
-        raise RecordError(f"{path} is not JSON ({error}): restore the file or remove the run") from None
+    except (ValueError, RecursionError, msgspec.MsgspecError) as error:
+        raise RecordError(f"{path} is not JSON ({one_line(error)}): restore the file or remove the run") from None
     if not isinstance(content, dict):
         raise RecordError(
             f"{path} must hold a JSON object, got {type(content).__name__}: restore the file or remove the run"
@@ -129,6 +139,9 @@ _RULES: dict[str, tuple[str, Callable[[object], bool]]] = {
 
 # ------------------------------------------------------------ many runs
 
+MANY = 100
+"""Fewer runs than these are read in a moment, and show no progress."""
+
 
 @dataclass(frozen=True)
 class SkippedRun:
@@ -143,31 +156,50 @@ class SkippedRun:
 
 
 class RunList(list[RunData]):
-    """Runs in the order of their paths, with the run directories that cannot be used in `skipped`."""
+    """Runs in the order of their paths, their records, and the run directories that cannot be used in `skipped`."""
 
-    def __init__(self, runs: Iterable[RunData] = (), skipped: Iterable[SkippedRun] = ()) -> None:
+    def __init__(
+        self,
+        runs: Iterable[RunData] = (),
+        skipped: Iterable[SkippedRun] = (),
+        records: pandas.DataFrame | None = None,
+    ) -> None:
         super().__init__(runs)
         self.skipped = tuple(skipped)
+        self.derived: dict[str, Any] = {}
+        """What was computed from the records, for those who ask again."""
+        if records is not None:
+            self.records = records
 
-    def to_frame(self) -> pandas.DataFrame:
-        """Return the records of all runs as a pandas data frame, with each run's directory and settings of identity."""
-        identity = ("dataset", "algorithm", "targets", "trial")
+    @classmethod
+    def of(cls, runs: Iterable[RunData]) -> RunList:
+        """Return runs as a list with their records; one that is such a list as it is."""
+        return runs if isinstance(runs, cls) else cls(runs)
+
+    @cached_property
+    def records(self) -> pandas.DataFrame:
+        """The records of all runs, where `run` is the place in this list; see `swad.testbed.results.frames`."""
+        from swad.testbed.results.frames import join_frames
+
+        return join_frames([run.frame for run in self])
+
+    @cached_property
+    def frame(self) -> pandas.DataFrame:
+        """One row for each run: path, dataset, algorithm, target, trial, finished, and its hyperparameters."""
+        import pandas
+
         rows = [
             {
-                "directory": str(run.path),
-                **{name: getattr(run, name) for name in identity},
-                **dataclasses.asdict(record),
+                **{name: getattr(run, name) for name in ("dataset", "algorithm", "target", "trial", "finished")},
+                **{f"hyperparameter.{name}": value for name, value in run.hyperparameters.items()},
             }
             for run in self
-            for record in run.records
         ]
-        return make_frame(rows, ["directory", *identity, *(f.name for f in dataclasses.fields(Record))])
+        paths = pandas.Series([str(run.path) for run in self], dtype=object)
+        return pandas.DataFrame(rows, index=paths.index).assign(path=paths).rename_axis("run")
 
 
-@paused_garbage_collection()
-def find_runs(
-    root: str | os.PathLike[str], *, warn: bool = True, progress: Progress | None = None, summary: bool = True
-) -> RunList:
+def find_runs(root: str | os.PathLike[str], *, warn: bool = True, progress: Progress | None = None) -> RunList:
     """Read every run in a directory and its subdirectories, in the order of their paths.
 
     Runs of DomainBed and of the published SWAD code are read too (see `swad.testbed.results.domainbed`).
@@ -178,37 +210,37 @@ def find_runs(
     Args:
         root: The directory to search.
         warn: Warn about skipped runs; False for a caller that prints `skipped`.
-        progress: Called while runs are read.
-        summary: Read finished runs from the directory's summary (see `swad.testbed.results.summary`), and write it if
-            there are many; the result is the same without it.
+        progress: Called while many runs are read.
     """
+    from swad.testbed.results.frames import RecordColumns
+
     root = Path(root)
     if not root.is_dir():
         raise RecordError(f"{root} is not a directory: give one that holds runs")
     directories, imported, skipped = _run_directories(root)
-    reader = _RunReader(root, len(directories) - len(imported), progress, summary)
+    columns = RecordColumns()
     runs, waiting = [], []
-    for directory in directories:
+    for number, directory in enumerate(directories, start=1):
         name = str(directory.relative_to(root)) if directory != root else directory.name
+        if progress is not None and len(directories) >= MANY and (number % 50 == 0 or number == len(directories)):
+            progress("reading runs", number, len(directories))
         try:
-            if directory in imported:
-                runs += domainbed.read_runs(directory)
-                continue
-            run = reader.load(directory)
+            found = domainbed.read_runs(directory) if directory in imported else [_load(directory)]
         except RecordError as error:
             skipped.append(SkippedRun(directory, name, str(error).replace(f"{root}{os.sep}", "")))
             continue
-        if run.records:
-            runs.append(run)
-        elif run.finished:
-            state = "is empty" if (directory / RECORDS).exists() else "is missing"
-            reason = f"the run is finished, but its {RECORDS} {state}: restore the file or repeat the run"
-            skipped.append(SkippedRun(directory, name, reason, run))
-        else:
-            failure = read_failure(directory)
-            reason = f"the run failed ({failure.error})" if failure else "no value has been recorded yet"
-            waiting.append(SkippedRun(directory, name, reason, run))
-    reader.close()
+        for run in found:
+            if run.records:
+                runs.append(replace(run, records=partial(columns.of_run, columns.add(run.records))))  # type: ignore[arg-type]
+            elif run.finished:
+                state = "is empty" if (directory / RECORDS).exists() else "is missing"
+                reason = f"the run is finished, but its {RECORDS} {state}: restore the file or repeat the run"
+                skipped.append(SkippedRun(directory, name, reason, run))
+            else:
+                failure = read_failure(directory)
+                reason = f"the run failed ({failure.error})" if failure else "no value has been recorded yet"
+                waiting.append(SkippedRun(directory, name, reason, run))
+    records = columns.frame if runs else None
     if not runs and waiting:
         # The runs have just started, and a report can show that.
         runs, waiting = [entry.run for entry in waiting if entry.run is not None], []
@@ -218,40 +250,8 @@ def find_runs(
         raise RecordError(f"{root} holds no run (a directory with {CONFIG} and {RECORDS}): train one first")
     if warn:
         for entry in skipped:
-            warnings.warn(f"skipped run {entry.name}: {entry.reason}", stacklevel=3)  # 2 is the decorator
-    return RunList(runs, sorted([*skipped, *waiting], key=lambda entry: entry.path))
-
-
-class _RunReader:
-    """Reads runs, those that the summary holds from there; at the end it updates the summary."""
-
-    def __init__(self, root: Path, total: int, progress: Progress | None, summary: bool) -> None:
-        self._root, self._total = root, total
-        self._progress = progress if total >= MIN_RUNS else None
-        self._keep = summary and total >= MIN_RUNS
-        self._stored = read_summary(root) if self._keep else {}
-        self._used: list[tuple[Signature, RunData]] = []
-        self._done = self._new = 0
-
-    def load(self, directory: Path) -> RunData:
-        """Return a run; raise `RecordError` if it cannot be used."""
-        self._done += 1
-        # Taken before the files are read: if one changes meanwhile, the summary does not fit it.
-        current = signature(directory) if self._keep else None
-        stored, run = self._stored.get(directory, (None, None))
-        if is_new := run is None or stored != current:
-            run = load_run(directory)
-            if self._progress is not None and (self._done % 50 == 0 or self._done == self._total):
-                self._progress("reading runs", self._done, self._total)
-        if current is not None and run.finished:
-            self._used.append((current, run))
-            self._new += is_new
-        return run
-
-    def close(self) -> None:
-        # A few new runs are read in a moment; writing everything again for them takes longer.
-        if self._new > len(self._used) / 50:
-            write_summary(self._root, self._used)
+            warnings.warn(f"skipped run {entry.name}: {entry.reason}", stacklevel=2)
+    return RunList(runs, sorted([*skipped, *waiting], key=lambda entry: entry.path), records)
 
 
 def _run_directories(root: Path) -> tuple[list[Path], set[Path], list[SkippedRun]]:

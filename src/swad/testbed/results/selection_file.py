@@ -24,11 +24,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from swad.testbed.results.method_results import DatasetResults
+from swad.testbed.results.records import LIVE
 from swad.testbed.results.run_data import RunData
 from swad.testbed.results.runs import is_count
-from swad.testbed.results.selection import TargetResult, weights_step
-from swad.testbed.results.selectors import ORACLES, SELECTORS
+from swad.testbed.results.selection import ORACLES, SELECTIONS, DatasetResults, weights_steps
 from swad.util.files import read_json, sha256, write_text
 from swad.util.names import is_name, listed, name_problem, snapshot_name
 from swad.util.progress import Progress
@@ -169,43 +168,46 @@ def make_selection(
         got = ", ".join(sorted(methods)) or "no results"
         raise ValueError(f"a selection file holds the results of one model selection, got {got}")
     (method,) = methods
-    selected = [result for dataset in results for each in dataset.methods for result in each.results]
+    selected = [
+        (dataset.runs[row.run], row, step)
+        for dataset in results
+        for row, step in zip(dataset.results.itertuples(), weights_steps(dataset.runs, dataset.results), strict=True)
+    ]
     if not selected:
         raise ValueError(f"a selection file needs selected runs, but {method} selected none: the table's notes say why")
     runs = []
-    for number, result in enumerate(selected, start=1):
-        runs.append(_selected_run(result, Path(folder), with_target=method in ORACLES))
+    for number, (run, result, step) in enumerate(selected, start=1):
+        runs.append(_selected_run(run, result, step, Path(folder), with_target=method in ORACLES))
         if progress is not None:
             progress("checksums of the selected weights", number, len(selected))
     return SelectionFile(method, tuple(runs))
 
 
-def _selected_run(result: TargetResult, folder: Path, *, with_target: bool) -> SelectedRun:
-    run = result.run
+def _selected_run(run: RunData, result: Any, step: int, folder: Path, *, with_target: bool) -> SelectedRun:
     settings = run.settings("hyperparameter")
     own = settings.pop("hyperparameters", {})
-    file = weights_file(run, result.average, result.step)
+    file = weights_file(run, result.weights, result.step)
     return SelectedRun(
         dataset=run.dataset,
         algorithm=run.algorithm,
-        average=result.average,
+        average=None if result.weights == LIVE else result.weights,
         target=result.target,
         trial=result.trial,
         hyperparameters=own,
         settings=settings,
         protocol=run.settings("protocol"),
-        step=weights_step(result),
-        score=None if result.score is None or not math.isfinite(result.score) else result.score,
+        step=step,
+        score=result.score if math.isfinite(result.score) else None,
         run=_relative(run.path, folder),
         weights=None if file is None else _relative(file, folder),
         sha256=None if file is None else sha256(file),
-        target_accuracy=result.accuracy if with_target and math.isfinite(result.accuracy) else None,
+        target_accuracy=result.value if with_target and math.isfinite(result.value) else None,
     )
 
 
-def weights_file(run: RunData, average: str | None, step: int) -> Path | None:
+def weights_file(run: RunData, weights: str, step: int) -> Path | None:
     """Return the file of these weights in a run directory; None if the run did not keep them."""
-    name = snapshot_name(step) if average is None else average
+    name = snapshot_name(step) if weights == LIVE else weights
     path = run.path / "weights" / f"{name}.safetensors"
     return path if path.is_file() else None
 
@@ -262,9 +264,9 @@ def _header_problems(content: Any) -> list[str]:
     if version != VERSION:
         return [f"its version is {reprlib.repr(version)}, but this swad reads version {VERSION}: upgrade swad"]
     problems = []
-    if content.get("selection") not in SELECTORS:
+    if content.get("selection") not in SELECTIONS:
         got = reprlib.repr(content.get("selection"))
-        problems.append(f"selection must be one of {', '.join(SELECTORS)}, got {got}")
+        problems.append(f"selection must be one of {', '.join(SELECTIONS)}, got {got}")
     if not isinstance(content.get("swad"), str):
         problems.append(f"swad must be the version that wrote the file, got {reprlib.repr(content.get('swad'))}")
     if not isinstance(content.get("runs"), list):

@@ -1,14 +1,59 @@
-"""Validation curves, averaged ranges and run-level values, read from a run's records."""
+"""Validation curves, averaged ranges and run-level values, read from the records of runs."""
 
 from __future__ import annotations
 
 import math
-import operator
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
+from typing import TYPE_CHECKING
 
-from swad.testbed.results.record_table import Series, mean_by_step
+from swad.testbed.results.records import LIVE
 from swad.testbed.results.run_data import RunData
+from swad.testbed.results.runs import RunList
+from swad.util.statistics import mean
+
+if TYPE_CHECKING:
+    import pandas
+
+ByStep = Mapping[int, float]
+"""Values by step, in the order of the steps."""
+
+Curves = dict[str, ByStep]
+"""Curves by domain, in the order of their names."""
+
+
+def mean_by_step(
+    rows: pandas.DataFrame, mean_of: Callable[[int], Callable[[list[float]], float]] = lambda run: mean
+) -> dict[tuple[int, str], dict[int, float]]:
+    """Return the means over domains by run, weights and step, at the steps that all domains of them have.
+
+    An interrupted run may have recorded some domains of a step. A mean over those would not be comparable. Of values
+    that were recorded twice, the last one counts.
+
+    Args:
+        rows: Records of one metric and split.
+        mean_of: Returns how the values of a run are averaged.
+
+    >>> from swad.testbed.results.frames import records_frame
+    >>> from swad.testbed.results.records import Record
+    >>> values = [(1, "a", 1e308), (2, "a", 0.5), (1, "b", 1e308)]
+    >>> mean_by_step(records_frame([Record("r", step, name, "out", "loss", value) for step, name, value in values]))
+    {(0, 'live'): {1: 1e+308}}
+    """
+    rows = rows.drop_duplicates(["run", "weights", "domain", "step"], keep="last")
+    domains = rows[["run", "weights", "domain"]].drop_duplicates()
+    n_domains = domains.groupby(["run", "weights"], observed=True).size().to_dict()
+    rows = rows.sort_values(["run", "weights", "step"], kind="stable")
+    columns = (rows[name].tolist() for name in ("run", "weights", "step", "value"))
+    means: dict[tuple[int, str], dict[int, float]] = {}
+    for (run, weights, step), group in groupby(zip(*columns, strict=True), key=itemgetter(0, 1, 2)):
+        values = [row[3] for row in group]
+        by_step = means.setdefault((run, weights), {})
+        if len(values) == n_domains[run, weights]:
+            by_step[step] = values[0] if len(values) == 1 else mean_of(run)(values)
+    return means
 
 
 @dataclass(frozen=True)
@@ -25,14 +70,22 @@ class Valley:
     threshold: float | None
 
 
-def valleys(run: RunData) -> dict[str, Valley]:
-    """Return the last recorded state of every loss valley by the name of its average, "swad" first."""
-    final: dict[str, dict[str, float]] = {}
-    for key, (_, values) in run.table.series.items():
-        if key.average is not None and key.metric in ("start_step", "end_step", "n_averaged", "threshold"):
-            final.setdefault(key.average, {})[key.metric] = values[-1]
-    names = [name for name, values in final.items() if "start_step" in values or "threshold" in values]
-    return {name: _valley(name, final[name]) for name in sorted(names, key=lambda name: (name != "swad", name))}
+def valleys(runs: Iterable[RunData]) -> list[dict[str, Valley]]:
+    """Return for each run the last recorded state of every loss valley by the name of its average, "swad" first."""
+    runs = RunList.of(runs)
+    rows = runs.records
+    ranges = ("start_step", "end_step", "n_averaged", "threshold")
+    rows = rows[(rows.metric.isin(ranges) & (rows.weights != LIVE)).to_numpy()]
+    rows = rows.drop_duplicates(["run", "weights", "metric"], keep="last")
+    final: list[dict[str, dict[str, float]]] = [{} for _ in runs]
+    for run, average, metric, value in rows[["run", "weights", "metric", "value"]].itertuples(index=False):
+        final[run].setdefault(average, {})[metric] = value
+    found = []
+    for by_average in final:
+        names = [name for name, values in by_average.items() if "start_step" in values or "threshold" in values]
+        names.sort(key=lambda name: (name != "swad", name))
+        found.append({name: _valley(name, by_average[name]) for name in names})
+    return found
 
 
 def _valley(average: str, values: Mapping[str, float]) -> Valley:
@@ -41,32 +94,43 @@ def _valley(average: str, values: Mapping[str, float]) -> Valley:
     return Valley(average, start, end, n, finite.get("threshold"))
 
 
-def source_curves(run: RunData, metric: str) -> dict[str, Series]:
-    """Return the validation curve of the live weights for every source domain, in the order of the steps."""
-    by_domain = run.table.find(metric, "out", None)
-    sources = sorted(domain for domain in by_domain if domain is not None and domain not in run.targets)
-    return {domain: _curve(*by_domain[domain]) for domain in sources}
+def source_curves(runs: Iterable[RunData], metric: str) -> list[Curves]:
+    """Return for each run the validation curves of the live weights on its source domains."""
+    runs = RunList.of(runs)
+    rows = runs.records
+    rows = rows[
+        ((rows.metric == metric) & (rows.split == "out") & (rows.weights == LIVE) & rows.domain.notna()).to_numpy()
+    ]
+    rows = rows.drop_duplicates(["run", "domain", "step"], keep="last").sort_values(["run", "step"], kind="stable")
+    curves: list[dict[str, dict[int, float]]] = [{} for _ in runs]
+    for run, domain, step, value in zip(
+        *(rows[name].tolist() for name in ("run", "domain", "step", "value")), strict=True
+    ):
+        curves[run].setdefault(domain, {})[step] = value
+    return [
+        {domain: by_domain[domain] for domain in sorted(by_domain) if domain not in run.targets}
+        for run, by_domain in zip(runs, curves, strict=True)
+    ]
 
 
-def mean_curve(curves: Iterable[Series]) -> Series:
+def mean_curve(curves: Iterable[ByStep]) -> dict[int, float]:
     """Average curves over domains at the steps they share. The valley is found on this mean."""
-    means = mean_by_step(curves)
-    return list(means), list(means.values())
+    curves = list(curves)
+    steps = set[int]().union(*curves).intersection(*curves)
+    return {step: mean([curve[step] for curve in curves]) for step in sorted(steps)}
 
 
-def _curve(steps: list[int], values: list[float]) -> Series:
-    if all(map(operator.lt, steps, steps[1:])):
-        return steps, values
-    points = dict(zip(steps, values, strict=True))
-    return sorted(points), [points[step] for step in sorted(points)]
+def final_values(runs: Iterable[RunData], metric: str) -> list[float | None]:
+    """Return for each run the last value of a metric of the whole run, such as a timing; None if it has none."""
+    runs = RunList.of(runs)
+    rows = runs.records
+    rows = rows[((rows.metric == metric) & rows.domain.isna() & rows.split.isna() & (rows.weights == LIVE)).to_numpy()]
+    last = dict(zip(rows.run.tolist(), rows.value.tolist(), strict=True))
+    return [last.get(number) for number in range(len(runs))]
 
 
-def final_value(run: RunData, metric: str) -> float | None:
-    """Return the last value of a metric of the whole run, such as a timing; None if it was not recorded."""
-    series = run.table.find(metric, None, None).get(None)
-    return series[1][-1] if series is not None else None
-
-
-def last_step(run: RunData) -> int:
-    """Return the last step with a record."""
-    return max((max(steps) for steps, _ in run.table.series.values()), default=0)
+def last_steps(runs: Iterable[RunData]) -> list[int]:
+    """Return for each run the last step with a record."""
+    runs = RunList.of(runs)
+    last = runs.records.groupby("run").step.max().to_dict()
+    return [last.get(number, 0) for number in range(len(runs))]

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from swad.testbed.results.method_results import DatasetResults
 from swad.testbed.results.records import lock_run_directory
 from swad.testbed.results.run_data import RunData
+from swad.testbed.results.selection import DatasetResults
 from swad.util.files import require_no_link
 
 Group = tuple[str, str, int]
@@ -32,15 +32,14 @@ def unselected_weights(results: Iterable[DatasetResults]) -> list[Path]:
 def _of_dataset(results: DatasetResults) -> Iterator[Path]:
     selected: set[Path] = set()
     settled: set[Group] = set()
-    for method in results.methods:
-        for result in method.results:
-            selected.add(result.directory)
-            settled.add((method.algorithm, result.target, result.trial))
+    for row in results.results.itertuples():
+        selected.add(results.runs[row.run].path)
+        settled.add((row.algorithm, row.target, row.trial))
     others = [entry.run for entry in results.skipped if entry.run is not None]
-    for run in (*results.runs, *others):
+    for run in (*results.members, *others):
         if not run.finished:
             settled.difference_update(_groups(run))
-    for run in results.runs:
+    for run in results.members:
         if run.finished and run.path not in selected and settled.issuperset(_groups(run)):
             yield from run.path.glob("weights/*.safetensors")
 

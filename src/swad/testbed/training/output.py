@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from torch import Tensor
 
 from swad.testbed.data.splits import Sources
-from swad.testbed.results.records import Record, read_records
+from swad.testbed.results.records import Record
 from swad.testbed.results.run_data import RunData
 from swad.testbed.results.trackers.tracking import Tracking
 from swad.testbed.training.callback import RunCallback
@@ -43,8 +43,8 @@ class RunOutput:
                 f"`swad log {config.output} --to {name}` sends the records later"
             )
 
-        run = RunData(config.output, settings, read_records(config.output) if names else (), finished=False)
-        self._tracking = Tracking(run, names, warn=warn, log=self.log)
+        run = RunData(config.output, settings, (), finished=False)
+        self._tracking = Tracking(run, names, self.records() if names else (), warn=warn, log=self.log)
         return self._tracking
 
     def append(self, records: Sequence[Record]) -> None:

@@ -125,7 +125,11 @@ def test_lodo_chooses_by_the_pairs_and_repeats_them_too(tmp_path):
     assert {run.config.hyperparameters["lr"] for run in repeats} == {0.3}
     assert len(repeats) == 8
     selection = select(find_runs(sweep.path / "runs"), "lodo", "best")
-    assert [(result.target, result.trial) for result in selection] == [("paper", 0), ("paper", 1), ("paper", 2)]
+    assert [(result.target, result.trial) for result in selection.itertuples()] == [
+        ("paper", 0),
+        ("paper", 1),
+        ("paper", 2),
+    ]
 
 
 def test_a_failed_run_stops_nothing_and_is_retried_on_request(tmp_path):
@@ -351,7 +355,7 @@ def test_real_runs_through_the_paper_protocol(tmp_path):
 
     best = max((run for run in runs if run.trial == 0), key=accuracy_of)
     assert chosen == {best.hyperparameters["lr"]}
-    assert [result.trial for result in select(runs, "iid", "swad")] == [0, 1]
+    assert select(runs, "iid", "swad").trial.tolist() == [0, 1]
 
 
 def accuracy_of(run):

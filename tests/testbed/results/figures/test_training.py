@@ -9,23 +9,23 @@ from helpers.figures import text_boxes
 from helpers.run_tree import write_run
 from swad.testbed.results.figures.style import save_figure
 from swad.testbed.results.figures.training import save_valley_figures, valley_figure
-from swad.testbed.results.method_results import collect_results
 from swad.testbed.results.records import Record
 from swad.testbed.results.run_data import RunData
 from swad.testbed.results.runs import find_runs
+from swad.testbed.results.selection import collect_results
 from swad.testbed.results.training_curves import mean_curve, source_curves, valleys
 
 
 def test_the_panel_shows_curves_threshold_and_range(runs: list[RunData]) -> None:
     run = runs[0]
     loss, accuracy = valley_figure([run]).axes
-    curves = source_curves(run, "loss")
+    (curves,) = source_curves([run], "loss")
     drawn = {line.get_label(): line for line in loss.lines}
-    for domain, (steps, values) in curves.items():
-        assert list(drawn[domain].get_xdata()) == steps
-        assert list(drawn[domain].get_ydata()) == values
-    assert list(drawn["mean"].get_ydata()) == mean_curve(curves.values())[1]
-    state = valleys(run)["swad"]
+    for domain, curve in curves.items():
+        assert list(drawn[domain].get_xdata()) == list(curve)
+        assert list(drawn[domain].get_ydata()) == list(curve.values())
+    assert list(drawn["mean"].get_ydata()) == list(mean_curve(curves.values()).values())
+    state = valleys([run])[0]["swad"]
     assert set(drawn["threshold"].get_ydata()) == {state.threshold}
     for panel in (loss, accuracy):
         upright = {line.get_xdata()[0] for line in panel.lines if len(set(line.get_xdata())) == 1}

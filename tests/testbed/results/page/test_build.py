@@ -16,11 +16,11 @@ pytest.importorskip("matplotlib")
 from helpers.pages import build_page
 from swad.testbed.results.diagnostics import find_problems
 from swad.testbed.results.measurement_rows import FLATNESS
-from swad.testbed.results.method_results import collect_results
 from swad.testbed.results.page.build import shown_runs, write_page
 from swad.testbed.results.run_data import RunData
 from swad.testbed.results.run_tables import results_table
 from swad.testbed.results.runs import find_runs
+from swad.testbed.results.selection import collect_results
 from swad.testbed.results.tables import PAPER
 
 
@@ -108,8 +108,9 @@ def test_a_sweep_shows_one_run_for_each_target_and_trial(tmp_path: Path) -> None
     assert text.count('class="trial"') == 1
 
     def validation(run: RunData) -> float:
-        found = [r for r in run.records if r.average == "swad" and r.metric == "accuracy"]
-        return sum(record.value for record in found if record.domain != "photo")
+        rows = run.frame
+        rows = rows[(rows.weights == "swad") & (rows.metric == "accuracy") & (rows.domain != "photo")]
+        return float(rows.value.sum())
 
     assert shown.path == max(found, key=validation).path
 

@@ -6,9 +6,9 @@ pytest.importorskip("jinja2")
 pytest.importorskip("matplotlib")
 
 from helpers.pages import build_page
-from swad.testbed.results.method_results import collect_results
 from swad.testbed.results.page.comparisons import comparison_section
 from swad.testbed.results.run_data import RunData
+from swad.testbed.results.selection import collect_results
 
 
 def test_the_section_has_the_table_and_ranks_where_there_are_several_datasets(runs: list[RunData]) -> None:

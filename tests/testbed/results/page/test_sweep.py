@@ -16,15 +16,14 @@ import synthetic_runs
 
 pytest.importorskip("jinja2")
 
+from helpers.accuracies import selected as select_rows
 from helpers.pages import build_page
-from swad.testbed.results.method_results import collect_results
 from swad.testbed.results.page import sweep
 from swad.testbed.results.page.sweep import build_sweep, is_sweep
-from swad.testbed.results.record_table import RecordTable
 from swad.testbed.results.records import Record
 from swad.testbed.results.run_data import RunData
 from swad.testbed.results.run_tables import accuracy_table
-from swad.testbed.results.selection import select
+from swad.testbed.results.selection import collect_results
 from swad.testbed.results.training_curves import source_curves
 
 
@@ -83,15 +82,15 @@ def test_results_name_the_selected_runs(searched: list[RunData]) -> None:
         if columns["method"][i] == label and columns["dataset"][i] == 1
     }
     members = [run for run in searched if run.algorithm == "coral" and run.dataset == "VLCS"]
-    chosen = select(members, "iid", "swad")
-    assert found == {(r.target, r.trial): (round(100 * r.accuracy, 10), r.run.path) for r in chosen}
+    chosen = select_rows(members, "iid", "swad")
+    assert found == {(r.target, r.trial): (round(100 * r.value, 10), r.run.path) for r in chosen}
 
 
 def with_other_target_values(run: RunData) -> RunData:
     records = [
         dataclasses.replace(record, value=0.123) if record.domain in run.targets else record for record in run.records
     ]
-    return dataclasses.replace(run, records=RecordTable(records))
+    return dataclasses.replace(run, records=records)
 
 
 def test_target_values_of_runs_that_were_not_selected_are_not_in_the_page(searched: list[RunData]) -> None:
@@ -159,9 +158,10 @@ def test_curves_survive_packing(searched: list[RunData]) -> None:
     packed = explorer(searched).curves
     for number in (0, 50, 95):
         for (metric, scale), found in zip({"loss": 1, "accuracy": 100}.items(), curves_of(packed, number), strict=True):
-            expected = source_curves(searched[number], metric)
+            expected = source_curves([searched[number]], metric)[0]
             assert found.keys() == expected.keys()
-            for domain, (steps, values) in expected.items():
+            for domain, curve in expected.items():
+                steps, values = list(curve), list(curve.values())
                 assert list(found[domain]) == steps
                 assert list(found[domain].values()) == pytest.approx([scale * value for value in values], abs=2e-3)
 

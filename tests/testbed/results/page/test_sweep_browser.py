@@ -12,11 +12,11 @@ import pytest
 import synthetic_runs
 from helpers.browser import emulate
 from helpers.contrast import contrast
-from swad.testbed.results.method_results import DatasetResults, collect_results
 from swad.testbed.results.page.build import write_page
-from swad.testbed.results.records import Record
+from swad.testbed.results.records import LIVE, Record
 from swad.testbed.results.run_data import RunData
-from swad.testbed.results.selection import validation_accuracy
+from swad.testbed.results.runs import RunList
+from swad.testbed.results.selection import DatasetResults, collect_results, run_scores
 from swad.testbed.results.training_curves import source_curves
 
 pytest.importorskip("jinja2")
@@ -128,12 +128,11 @@ def test_a_cell_leads_to_targets_trials_and_a_run_by_keyboard(
         "css selector", f"button[data-method='{labels.index('CORAL + SWAD')}'][data-dataset='1']"
     )
     button.send_keys(keys.ENTER)
-    chosen = results[1].method("CORAL + SWAD")
-    assert chosen is not None
+    chosen = results[1].of("CORAL + SWAD")
     shown = texts(browser, "#drill")
     assert [row[0] for row in shown] == list(results[1].targets)
     for target, *trials, mean in shown:
-        accuracies = [100 * result.accuracy for result in chosen if result.target == target]
+        accuracies = [100 * result.value for result in chosen if result.target == target]
         assert trials == [f"{accuracy:.1f}" for accuracy in accuracies]
         assert float(mean.split()[0]) == pytest.approx(sum(accuracies) / 2, abs=0.051)
     browser.find_element("css selector", "#drill td button").send_keys(keys.ENTER)
@@ -160,10 +159,9 @@ def test_a_cell_leads_to_targets_trials_and_a_run_by_keyboard(
     ]
     # Target accuracies of this run: only where it was selected.
     selected = {
-        str(method.average): result.accuracy
-        for method in results[1].methods
-        for result in method.results
-        if result.run is run and method.algorithm == "coral"
+        result.weights: result.value
+        for result in results[1].results.itertuples()
+        if results[1].runs[result.run] is run and result.algorithm == "coral"
     }
     for weights, _, target in texts(browser, "dialog .scroll:first-of-type")[:5]:
         assert target == (f"{100 * selected[weights]:.1f}" if weights in selected else "–")
@@ -181,8 +179,8 @@ def test_the_pointer_reads_values_off_a_run(browser: Any, searched: list[RunData
         return document.querySelector('dialog .reading').innerText.split('\\n')"""
     )
     assert reading[0] == "Step 5,000"
-    for domain, (_, values) in source_curves(searched[number], "loss").items():
-        assert float(reading[reading.index(domain) + 1]) == pytest.approx(values[-1], abs=1e-3)
+    for domain, curve in source_curves([searched[number]], "loss")[0].items():
+        assert float(reading[reading.index(domain) + 1]) == pytest.approx(list(curve.values())[-1], abs=1e-3)
 
 
 def test_candidates_of_a_search_lead_to_each_other(browser: Any, searched: list[RunData]) -> None:
@@ -284,7 +282,7 @@ def test_runs_without_averages_are_explored_too(
     assert {row[1] for row in texts(page, "#methods-table")} == {"50.0 ± 0.0"}
     assert len(texts(page, "#runs-table")) == 50
     page.execute_script("return showRun(0)")
-    best = validation_accuracy(runs[0], None)
+    best = validation_accuracy(runs[0], LIVE)
     assert texts(page, "dialog .scroll")[0] == ["selected step", f"{100 * (best or 0):.1f}", "–"]
     assert page.get_log("browser") == []
 
@@ -316,6 +314,10 @@ def test_a_diverged_loss_is_legible(
     assert page.get_log("browser") == []
 
 
+def validation_accuracy(run: RunData, weights: str) -> float | None:
+    return run_scores(RunList([run]), "iid", [weights]).get((0, weights))
+
+
 # ------------------------------------------------------------ 5,000 runs
 
 
@@ -327,7 +329,7 @@ def many() -> list[RunData]:
     for number, (name, config) in enumerate(synthetic_runs.configs(5000)):
         key = (config["dataset"], config["target"], number % 3)
         if key not in tables:
-            tables[key] = synthetic_runs.run_in_memory(name, config).table
+            tables[key] = synthetic_runs.run_in_memory(name, config).frame
         roles = synthetic_runs.stored_config(config)["roles"]
         runs.append(RunData(Path("runs", name), config, tables[key], True, roles))
     return runs

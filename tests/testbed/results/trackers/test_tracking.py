@@ -43,8 +43,8 @@ def records(*steps: int, average: str | None = None, shift: float = 0.0) -> list
     ]
 
 
-def run_of(path: Path, *recorded: Record) -> RunData:
-    return RunData(path, SETTINGS, recorded, finished=False)
+def run_of(path: Path) -> RunData:
+    return RunData(path, SETTINGS, (), finished=False)
 
 
 def expected(*groups: list[Record]) -> Values:
@@ -95,7 +95,7 @@ def test_a_resumed_run_continues_without_doubled_steps(tmp_path):
         tracking.log(records(4)[:1])
         raise ZeroDivisionError
     ids = {name: state["tool"] for name, state in json.loads((tmp_path / STATE).read_text()).items()}
-    with Tracking(run_of(tmp_path, *records(1, 2)), TOOLS, warn=fail) as tracking:
+    with Tracking(run_of(tmp_path), TOOLS, [*records(1, 2)], warn=fail) as tracking:
         for step in (3, 4, 5):
             tracking.log(records(step, shift=1e-7))  # as a GPU may compute it
     assert {name: state["tool"] for name, state in json.loads((tmp_path / STATE).read_text()).items()} == ids
@@ -123,14 +123,14 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 def test_nothing_is_lost_or_doubled_when_a_process_is_killed(tmp_path):
     """W&B loses values that are not on disk yet; those of the attempt before, which ended, are there."""
-    with Tracking(run_of(tmp_path, *records(1, 2)), ["wandb", "tensorboard"], warn=fail):
+    with Tracking(run_of(tmp_path), ["wandb", "tensorboard"], [*records(1, 2)], warn=fail):
         pass
     # A process of its own also has its own service of W&B, which dies with it.
     variables = {name: value for name, value in environment().items() if not name.startswith("WANDB_SERVICE")}
     killed = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], env=variables)
     assert killed.returncode == -signal.SIGKILL
     time.sleep(1)  # the process of W&B notices and ends
-    with Tracking(run_of(tmp_path, *records(1, 2, 3)), ["wandb", "tensorboard"], warn=fail) as tracking:
+    with Tracking(run_of(tmp_path), ["wandb", "tensorboard"], [*records(1, 2, 3)], warn=fail) as tracking:
         tracking.log(records(4, 5))
     for tool, values in tracked_values(tmp_path).items():
         assert sorted(values) == expected(records(1, 2, 3, 4, 5)), tool
@@ -140,11 +140,11 @@ def test_nothing_is_lost_or_doubled_when_a_process_is_killed(tmp_path):
 
 def test_mlflow_is_asked_what_it_has(tmp_path):
     """A process may die after it sent values and before it noted them."""
-    with Tracking(run_of(tmp_path, *records(1)), ["mlflow"], warn=fail) as tracking:
+    with Tracking(run_of(tmp_path), ["mlflow"], [*records(1)], warn=fail) as tracking:
         noted = (tmp_path / STATE).read_text()
         tracking.log(records(2))
     (tmp_path / STATE).write_text(noted)
-    with Tracking(run_of(tmp_path, *records(1, 2, 3)), ["mlflow"], warn=fail):
+    with Tracking(run_of(tmp_path), ["mlflow"], [*records(1, 2, 3)], warn=fail):
         pass
     assert sorted(tracked_values(tmp_path)["mlflow"]) == expected(records(1, 2, 3))
 
@@ -153,7 +153,7 @@ def test_a_run_that_was_removed_from_mlflow_is_sent_again(tmp_path):
     from mlflow.tracking import MlflowClient
 
     for _ in range(2):
-        with Tracking(run_of(tmp_path, *records(1, 2)), ["mlflow"], warn=fail):
+        with Tracking(run_of(tmp_path), ["mlflow"], [*records(1, 2)], warn=fail):
             pass
         tool = json.loads((tmp_path / STATE).read_text())["mlflow"]["tool"]
         assert sorted(mlflow_values(**tool)) == expected(records(1, 2))
@@ -247,7 +247,7 @@ def test_wandb_without_credentials_says_what_to_do_and_asks_for_no_key(tmp_path,
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
     monkeypatch.delenv("WANDB_API_KEY", raising=False)
     warnings: list[tuple[str, str]] = []
-    with Tracking(run_of(tmp_path, *records(1)), ["wandb"], warn=lambda *pair: warnings.append(pair)):
+    with Tracking(run_of(tmp_path), ["wandb"], [*records(1)], warn=lambda *pair: warnings.append(pair)):
         pass
     wandb.teardown()
     assert warnings == [("wandb", "not logged in: run `wandb login`, or set WANDB_MODE=offline")]
@@ -256,6 +256,6 @@ def test_wandb_without_credentials_says_what_to_do_and_asks_for_no_key(tmp_path,
 @pytest.mark.parametrize("content", ["", "[]", '{"tensorboard": 1}', '{"tensorboard": {"tool": {}, "sent": [1]}}'])
 def test_a_damaged_state_is_forgotten(tmp_path: Path, content: str):
     (tmp_path / STATE).write_text(content)
-    with Tracking(run_of(tmp_path, *records(1)), ["tensorboard"], warn=fail):
+    with Tracking(run_of(tmp_path), ["tensorboard"], [*records(1)], warn=fail):
         pass
     assert sorted(tracked_values(tmp_path)["tensorboard"]) == expected(records(1))

@@ -17,8 +17,7 @@ from swad.testbed.results.column_marks import legend, mark_column
 from swad.testbed.results.comparisons import Accuracies
 from swad.testbed.results.published import Number, Printed
 from swad.testbed.results.run_data import RunData
-from swad.testbed.results.selection import Selection, select
-from swad.testbed.results.selectors import SelectionError
+from swad.testbed.results.selection import SelectionError, select
 from swad.testbed.results.tables import PAPER, Cell, Row, Table, percent_cell
 from swad.util.statistics import mean
 
@@ -41,7 +40,8 @@ class MethodAccuracy:
 
     out_of_domain: dict[Unit, float]
     in_domain: dict[Unit, float]
-    selection: Selection = field(repr=False)
+    selected: list[RunData] = field(repr=False)
+    """The runs behind them."""
     targets: tuple[str, ...]
     """All domains of the dataset, each of which should be a target."""
 
@@ -99,17 +99,19 @@ def method_accuracy(results: Results, dataset: str, method: Method) -> MethodAcc
 
 def on_weights(accuracy: MethodAccuracy, weights: str) -> MethodAccuracy | None:
     """Return the accuracies of other weights of the runs that were selected; None if there are none."""
-    return _accuracy([result.run for result in accuracy.selection], weights, accuracy.targets)
+    return _accuracy(accuracy.selected, weights, accuracy.targets)
 
 
 def _accuracy(runs: Sequence[RunData], weights: str, every_target: tuple[str, ...]) -> MethodAccuracy | None:
     try:
-        selection = select(runs, "iid", weights) if runs else Selection()
+        rows = list(select(runs, "iid", weights).itertuples()) if runs else []
     except SelectionError:
-        selection = Selection()
-    if not selection:
+        rows = []
+    if not rows:
         return None
-    return MethodAccuracy(selection.accuracies(), selection.source_accuracies(), selection, every_target)
+    on_target = {(row.target, row.trial): row.value for row in rows}
+    on_sources = {(row.target, row.trial): row.source for row in rows if not math.isnan(row.source)}
+    return MethodAccuracy(on_target, on_sources, [runs[row.run] for row in rows], every_target)
 
 
 # ------------------------------------------------------------ tables in three blocks

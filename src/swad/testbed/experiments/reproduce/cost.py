@@ -16,7 +16,7 @@ from swad.testbed.experiments.reproduce.config import PAPER_DATASETS
 from swad.testbed.experiments.reproduce.trainings import ERM, Training, validation_subsample
 from swad.testbed.results.comparisons import compare
 from swad.testbed.results.run_data import RunData
-from swad.testbed.results.selection import target_accuracy
+from swad.testbed.results.selection import select
 from swad.testbed.results.tables import PAPER, Cell, Row, Table
 from swad.testbed.results.training_curves import valleys
 from swad.util.statistics import mean
@@ -118,12 +118,12 @@ def change_table(dataset: str, by_share: dict[float, list[RunData]]) -> Table:
 
 def _accuracies(runs: Sequence[RunData]) -> dict[tuple[str, int], float]:
     """Return the accuracy of SWAD on the target by target and trial."""
-    return {(run.targets[0], run.trial): target_accuracy(run, run.targets[0], "swad", "in", None)[0] for run in runs}
+    return {(row.target, row.trial): row.value for row in select(runs, "iid", "swad").itertuples()}
 
 
 def _moved(run: RunData, whole: RunData) -> tuple[int, int]:
     """Return by how many steps the range of SWAD moved."""
-    one, other = valleys(run)["swad"], valleys(whole)["swad"]
+    one, other = (by_average["swad"] for by_average in valleys([run, whole]))
     return abs((one.start or 0) - (other.start or 0)), abs((one.end or 0) - (other.end or 0))
 
 

@@ -66,7 +66,7 @@ def _edge_notes(lines: list[RobustLine]) -> list[str]:
 
 def _is_last(run: RunData) -> bool:
     """Whether SWAD averaged the last weights alone, because the validation loss never converged."""
-    averaged = valleys(run).get("swad")
+    averaged = valleys([run])[0].get("swad")
     return averaged is None or averaged.n_averaged == 1
 
 

@@ -76,7 +76,7 @@ def sampling_table(dataset: str, runs: list[tuple[RunData, dict[str, tuple[int, 
     """Build the table of the steps that each method takes, and how many of them are in the loss valley."""
     rows = []
     for run, sampled in runs:
-        averaged = valleys(run).get("swad")
+        averaged = valleys([run])[0].get("swad")
         for name, steps in sampled.items():
             inside = [s for s in steps if averaged and (averaged.start or 0) <= s <= (averaged.end or 0)]
             cells = (

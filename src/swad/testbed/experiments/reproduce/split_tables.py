@@ -169,8 +169,8 @@ def _accuracy(results: Results, dataset: str, method: Method) -> MethodAccuracy 
     if accuracy is None or method.name != FIT_ON_VAL:
         return accuracy
     fitted = {
-        (result.target, result.trial): fit_run(result.directory, data=results.config.data, **results.measuring)
-        for result in accuracy.selection
+        (run.target, run.trial): fit_run(run.path, data=results.config.data, **results.measuring)
+        for run in accuracy.selected
     }
     return replace(
         accuracy,

@@ -26,7 +26,8 @@ from swad.testbed.experiments.sweep.search import grid_points
 from swad.testbed.experiments.sweep.spec import SweepSpec
 from swad.testbed.results.labels import algorithm_label
 from swad.testbed.results.run_data import RunData
-from swad.testbed.results.selection import validation_accuracy
+from swad.testbed.results.runs import RunList
+from swad.testbed.results.selection import run_scores
 from swad.testbed.results.tables import Cell, Row, Table
 from swad.util.statistics import mean
 
@@ -115,12 +116,15 @@ def choices_table(runs: Iterable[RunData]) -> Table:
         name: {_text(name, point): [] for point in grid_points(grid)} for name, grid in SEARCHES.items()
     }
     scores[_ERM] = {_decay_text(decay): [] for decay in EMA_DECAYS}
-    for run in runs:
+    runs = RunList.of(runs)
+    averages = {"best", *(f"ema_{decay:g}" for decay in EMA_DECAYS)}
+    validation = run_scores(runs, "iid", sorted(averages))
+    for number, run in enumerate(runs):
         weights = {_decay_text(decay): f"ema_{decay:g}" for decay in EMA_DECAYS}
         if run.algorithm in SEARCHES:
             weights = {_text(run.algorithm, {**CHOSEN[run.algorithm], **run.hyperparameters}): "best"}
         for text, average in weights.items():
-            accuracy = validation_accuracy(run, average)
+            accuracy = validation.get((number, average))
             if accuracy is not None and text in scores.get(run.algorithm, {}):
                 scores[run.algorithm][text].append(accuracy)
     rows = []

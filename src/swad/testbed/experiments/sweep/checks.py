@@ -22,7 +22,7 @@ from swad.testbed.data import benchmarks
 from swad.testbed.experiments.sweep import search
 from swad.testbed.experiments.sweep.plan import run_options, single_targets, target_sets
 from swad.testbed.experiments.sweep.spec import PROTOCOLS, SweepSpec, setting_problems
-from swad.testbed.results.selectors import SELECTORS
+from swad.testbed.results.selection import SELECTIONS
 from swad.testbed.training import checks
 from swad.testbed.training.config import SETTINGS, ConfigError, RunConfig
 from swad.util.images import DataError
@@ -96,7 +96,7 @@ def _protocol_problems(spec: SweepSpec) -> list[str]:
     problems = []
     choices = (
         ("protocol", spec.protocol, PROTOCOLS),
-        ("select", spec.selector, tuple(SELECTORS)),
+        ("select", spec.selector, tuple(SELECTIONS)),
         ("seeding", spec.seeding, ("2020", "present")),
     )
     for name, value, allowed in choices:

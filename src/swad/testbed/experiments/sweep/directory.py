@@ -27,10 +27,10 @@ from pathlib import Path
 from swad.testbed.experiments.sweep.plan import RUNS, Plan, PlannedRun, Search, expand, may_cover, merge, same_request
 from swad.testbed.experiments.sweep.search import Point
 from swad.testbed.experiments.sweep.spec import SweepSpec
-from swad.testbed.results import selectors
 from swad.testbed.results.failures import FAILURE
 from swad.testbed.results.records import DONE, LOCK
-from swad.testbed.results.runs import load_run
+from swad.testbed.results.runs import RunList, load_run
+from swad.testbed.results.selection import choose
 from swad.testbed.training.config import ConfigError
 from swad.util.files import FileLock, is_locked, read_json, write_json
 
@@ -173,8 +173,7 @@ class SweepDir:
     def choose(self, search: Search) -> Point | None:
         """Return the hyperparameters that a search chose on its sources; None as long as one of its runs is missing.
 
-        The target's values cannot be seen: the selector gets the views of `swad.testbed.results.selectors`, which lack
-        them.
+        The target's values do not take part: scores are computed from rows of sources alone.
         """
         states = [self.state(run) for run in search.runs]
         finished = [run for run, state in zip(search.runs, states, strict=True) if state is State.DONE]
@@ -183,12 +182,9 @@ class SweepDir:
             return None
         name = (search.target, search.choose_by, *(run.key for run in finished))
         if name not in self._chosen:
-            views = [
-                selectors.source_view(load_run(run.config.output), search.target, index)
-                for index, run in enumerate(finished)
-            ]
-            chosen = (selectors.lodo if search.lodo else selectors.iid)(views, search.choose_by)
-            self._chosen[name] = dict(finished[chosen.index].config.hyperparameters)
+            runs = RunList(load_run(run.config.output) for run in finished)
+            chosen = choose(runs, search.target, "lodo" if search.lodo else "iid", search.choose_by)
+            self._chosen[name] = dict(finished[chosen.run].config.hyperparameters)
         return self._chosen[name]
 
 

@@ -74,9 +74,10 @@ def _draw_curve(axes: Axes, surface: RunSurface, steps: Sequence[int], color: st
     import numpy as np
 
     run = surface.run
-    xs, ys = mean_curve(source_curves(run, "loss").values())
+    curve = mean_curve(source_curves([run], "loss")[0].values())
+    xs, ys = list(curve), list(curve.values())
     axes.plot(xs, ys, color=INK, label="validation loss", zorder=3)
-    averaged = valleys(run).get("swad")
+    averaged = valleys([run])[0].get("swad")
     if averaged is not None:
         _draw_regions(axes, averaged, xs[-1])
     # Between two evaluations the loss is not known, so weights are drawn on the line that connects them.

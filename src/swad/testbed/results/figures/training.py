@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 
 from swad.testbed.results.figures.style import INK, PALETTE, RANGE, add_legend, figure_style, new_figure, save_figures
 from swad.testbed.results.labels import directory_names
-from swad.testbed.results.method_results import DatasetResults
-from swad.testbed.results.record_table import Series
 from swad.testbed.results.run_data import RunData
-from swad.testbed.results.training_curves import Valley, mean_curve, source_curves, valleys
+from swad.testbed.results.runs import RunList
+from swad.testbed.results.selection import DatasetResults
+from swad.testbed.results.training_curves import ByStep, Curves, Valley, mean_curve, source_curves, valleys
 from swad.util.grouping import group_by
 from swad.util.names import file_stem
 
@@ -48,19 +48,22 @@ def valley_figure(
         average: The average whose range is shown; by default the first one with a range.
         metrics: "loss" and "accuracy", or one of them.
     """
+    runs = RunList.of(runs)
     shape = (len(metrics), len(runs))
+    curves = {metric: source_curves(runs, metric) for metric in metrics}
+    ranges = valleys(runs)
     with figure_style():
         figure = new_figure(3.1 * shape[1], 2.2 * shape[0] + 0.45)
         panels = figure.subplots(*shape, squeeze=False, sharex="col")
         # A domain has the same color in every panel, though each panel lacks another domain.
-        drawn = {name for run in runs for metric in metrics for name in source_curves(run, metric)}
+        drawn = {name for of_runs in curves.values() for of_run in of_runs for name in of_run}
         colors = {domain: PALETTE[index % len(PALETTE)] for index, domain in enumerate(sorted(drawn))}
         for column, run in enumerate(runs):
-            by_average = valleys(run)
+            by_average = ranges[column]
             averaged = by_average.get(average) if average else next(iter(by_average.values()), None)
             for row, metric in enumerate(metrics):
                 axes = panels[row][column]
-                _panel(axes, run, metric, averaged, colors)
+                _panel(axes, run, metric, curves[metric][column], averaged, colors)
                 if row == 0:
                     _mark_range(axes, averaged)
                     axes.set_title(f"target: {run.target}", loc="left", pad=18, color=INK)
@@ -89,9 +92,9 @@ def save_valley_figures(
     """
     written = []
     for dataset_results in results:
-        groups = group_by(dataset_results.runs, lambda run: (run.algorithm, run.trial))
+        groups = group_by(dataset_results.members, lambda run: (run.algorithm, run.trial))
         names = dict(
-            zip((run.path for run in dataset_results.runs), directory_names(dataset_results.runs), strict=True)
+            zip((run.path for run in dataset_results.members), directory_names(dataset_results.members), strict=True)
         )
         for (algorithm, trial), members in groups.items():
             stem = f"valley-{dataset_results.dataset}-{algorithm}-trial{trial}"
@@ -117,35 +120,38 @@ def selected_run(results: DatasetResults, candidates: Sequence[RunData]) -> RunD
     """
     if len(candidates) == 1:
         return candidates[0]
-    drawn = [name for run in candidates for name in list(valleys(run))[:1]]
-    methods = sorted(results.methods, key=lambda method: method.average not in drawn)
+    drawn = {name for by_average in valleys(candidates) for name in list(by_average)[:1]}
     paths = {run.path: run for run in candidates}
-    selected = [result.run.path for method in methods for result in method.results if result.run.path in paths]
-    return paths[selected[0]] if selected else None
+    rows = results.results
+    rows = rows[((rows.target == candidates[0].target) & (rows.trial == candidates[0].trial)).to_numpy()]
+    selected = [(row.weights not in drawn, results.runs[row.run].path) for row in rows.itertuples()]
+    selected = [each for each in selected if each[1] in paths]
+    return paths[min(selected, key=lambda each: each[0])[1]] if selected else None
 
 
-def _panel(axes: Axes, run: RunData, metric: str, averaged: Valley | None, colors: dict[str, str]) -> None:
+def _panel(
+    axes: Axes, run: RunData, metric: str, curves: Curves, averaged: Valley | None, colors: dict[str, str]
+) -> None:
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
     scale = 100.0 if metric == "accuracy" else 1.0
-    curves = source_curves(run, metric)
     if averaged is not None and averaged.start is not None and averaged.end is not None:
         axes.axvspan(averaged.start, averaged.end, color=RANGE, alpha=0.10, linewidth=0, zorder=0, label=RANGE_LABEL)
         for step in (averaged.start, averaged.end):
             axes.axvline(step, color=RANGE, linewidth=1.0, linestyle=(0, (2, 2)), zorder=1)
     # A line through a single evaluation would be invisible.
-    marker = "o" if all(len(steps) == 1 for steps, _ in curves.values()) else None
-    for domain, (steps, values) in curves.items():
-        shown = [scale * value for value in values]
-        axes.plot(steps, shown, color=colors[domain], marker=marker, markersize=4, label=domain, zorder=3)
-    steps, values = mean_curve(curves.values())
+    marker = "o" if all(len(curve) == 1 for curve in curves.values()) else None
+    for domain, curve in curves.items():
+        shown = [scale * value for value in curve.values()]
+        axes.plot(list(curve), shown, color=colors[domain], marker=marker, markersize=4, label=domain, zorder=3)
     if len(curves) > 1:
-        shown = [scale * value for value in values]
-        axes.plot(steps, shown, color=INK, linewidth=2.0, marker=marker, label="mean", zorder=2.5)
+        mean = mean_curve(curves.values())
+        shown = [scale * value for value in mean.values()]
+        axes.plot(list(mean), shown, color=INK, linewidth=2.0, marker=marker, label="mean", zorder=2.5)
     if metric == "loss" and averaged is not None and averaged.threshold is not None:
         axes.axhline(averaged.threshold, color=INK, linewidth=1.0, linestyle=(0, (5, 3)), label="threshold", zorder=2)
     total = run.config.get("steps")
-    last = max((step for curve in curves.values() for step in curve[0]), default=1)
+    last = max((step for curve in curves.values() for step in curve), default=1)
     right = max(last, total if isinstance(total, int) else 0)
     axes.set_xlim(-MARGIN * right, (1 + MARGIN) * right)
     axes.grid(axis="y")
@@ -154,12 +160,12 @@ def _panel(axes: Axes, run: RunData, metric: str, averaged: Valley | None, color
     _fit_values(axes, list(curves.values()), metric, averaged)
 
 
-def _fit_values(axes: Axes, curves: Sequence[Series], metric: str, averaged: Valley | None) -> None:
+def _fit_values(axes: Axes, curves: Sequence[ByStep], metric: str, averaged: Valley | None) -> None:
     """Fit the axis of losses to the steps after the first tenth, because the initial fall would flatten the valley."""
     from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator
 
     axes.yaxis.set_major_locator(MaxNLocator(5))
-    points = [point for curve in curves for point in zip(*curve, strict=True) if math.isfinite(point[1])]
+    points = [point for curve in curves for point in curve.items() if math.isfinite(point[1])]
     last = max((step for step, _ in points), default=0)
     late = [value for step, value in points if step >= 0.1 * last]
     if not late:

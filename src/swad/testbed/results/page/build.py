@@ -21,23 +21,23 @@ from swad.testbed.results.diagnostics import find_problems
 from swad.testbed.results.figures.style import PALETTE
 from swad.testbed.results.figures.training import METRICS, selected_run
 from swad.testbed.results.labels import algorithm_label, directory_names, is_erm, weights_label
-from swad.testbed.results.method_results import DatasetResults, collect_results
 from swad.testbed.results.page.comparisons import comparison_section
 from swad.testbed.results.page.flatness import flatness_sections, surface_sections
 from swad.testbed.results.page.robustness import robustness_sections
 from swad.testbed.results.page.section import Section
 from swad.testbed.results.page.sweep import build_sweep, is_sweep, range_of
-from swad.testbed.results.record_table import Series
 from swad.testbed.results.records import RecordError
 from swad.testbed.results.run_data import RunData, setting_text
 from swad.testbed.results.run_tables import accuracy_table, comparable_rows, selected_runs_table, timings_table
 from swad.testbed.results.runs import RunList, find_runs
-from swad.testbed.results.selectors import ORACLES
+from swad.testbed.results.selection import ORACLES, DatasetResults, collect_results
 from swad.testbed.results.tables import OURS, PAPER, Cell, Row, Table
 from swad.testbed.results.training_curves import (
+    ByStep,
+    Curves,
     Valley,
-    final_value,
-    last_step,
+    final_values,
+    last_steps,
     mean_curve,
     source_curves,
     valleys,
@@ -116,6 +116,7 @@ def write_page(
     baseline: str | None = None,
     unit: str = "auto",
     results: Sequence[DatasetResults] | None = None,
+    problems: Sequence[str] | None = None,
     follow_link: bool = False,
 ) -> Path:
     """Write the page, and return its path.
@@ -123,7 +124,7 @@ def write_page(
     Args:
         source: The runs to show, or a directory of runs.
         path: The HTML file.
-        method: The model selection; see `swad.testbed.results.selectors`.
+        method: The model selection; see `swad.testbed.results.selection`.
         split: The split of the held-out domain to report: "in", "out", "full" or "test".
         title: Title of the page.
         flatness: The runs whose flatness and surfaces are shown, if they were measured; by default all.
@@ -131,9 +132,10 @@ def write_page(
         baseline: The method that the others are compared with; by default ERM (best).
         unit: Unit of the paired test: "auto", "runs", "trials" or "targets"; see `swad.testbed.results.comparisons`.
         results: The results of `collect_results` with this method and split, if they are known already.
+        problems: What `find_problems` says of the runs, if it is known already.
         follow_link: Replace the file that a symbolic link at `path` points to, instead of the link.
     """
-    runs = find_runs(source, warn=False) if isinstance(source, (str, os.PathLike)) else source
+    runs = find_runs(source, warn=False) if isinstance(source, (str, os.PathLike)) else RunList.of(source)
     if not runs:
         raise ValueError("a report needs at least one run, got none")
     by_dataset = collect_results(runs, method, split) if results is None else results
@@ -147,21 +149,21 @@ def write_page(
         _experiment(f"e{number}", each, table, compare_in_words(each, baseline or BASELINE, unit=unit), draw_curves)
         for number, (each, table) in enumerate(zip(by_dataset, tables, strict=True))
     ]
-    skipped = runs.skipped if isinstance(runs, RunList) else ()
-    problems = [f"Not in the tables: {entry.name}: {entry.reason}." for entry in skipped] + find_problems(runs)
+    noted = [f"Not in the tables: {entry.name}: {entry.reason}." for entry in runs.skipped]
+    noted += find_problems(runs) if problems is None else problems
     measurements: list[Section] = []
     for build in (flatness_sections, surface_sections, robustness_sections):
         try:
             measurements += build(runs if flatness is None else flatness)
         except RecordError as error:  # one damaged file must not cost the page
-            problems.append(f"Measurements are missing here: {error}.")
+            noted.append(f"Measurements are missing here: {error}.")
             warnings.warn(f"the page lacks measurements: {error}", stacklevel=2)
     template = _environment().get_template("page.html")
     page = template.render(
         title=title,
         facts=_facts(runs, method),
-        n_warnings=len(problems),
-        warnings=problems[:MAX_WARNINGS],
+        n_warnings=len(noted),
+        warnings=noted[:MAX_WARNINGS],
         target_use=_target_use(method) if any(run.targets for run in runs) else "",
         no_target=NO_TARGET,
         sweep=sweep,
@@ -191,23 +193,31 @@ def write_page(
 
 def shown_runs(results: DatasetResults) -> list[RunData]:
     """Return one run for each algorithm, target and trial: the selected one, or else the one with the most steps."""
-    runs = (run for run in results.runs if len(run.targets) < 2)
+    runs = [run for run in results.members if len(run.targets) < 2]
     groups = group_by(runs, lambda run: (run.algorithm, run.target, run.trial))
     ordered = sorted(groups.items(), key=lambda item: (not is_erm(item[0][0]), item[0]))
-    return [selected_run(results, members) or max(members, key=last_step) for _, members in ordered]
+    return [selected_run(results, members) or _longest(members) for _, members in ordered]
+
+
+def _longest(runs: Sequence[RunData]) -> RunData:
+    steps = last_steps(runs)
+    return runs[steps.index(max(steps))]
 
 
 # ------------------------------------------------------------ parts of the page
 
 
 def _experiment(id: str, results: DatasetResults, table: Table, headline: str, draw_curves: bool) -> Experiment:
-    members = results.runs
-    domains = sorted({name for run in members for name in (*run.targets, *run.table.find("loss", "out", None)) if name})
-    groups = group_by(shown_runs(results) if draw_curves else (), lambda run: (run.algorithm, run.target))
+    shown = RunList(shown_runs(results) if draw_curves else ())
+    losses = dict(zip((run.path for run in shown), source_curves(shown, "loss"), strict=True))
+    domains = sorted(
+        {*results.targets, *results.missing_targets, *(name for curves in losses.values() for name in curves)}
+    )
+    groups = group_by(shown, lambda run: (run.algorithm, run.target))
     targets = []
     for number, ((algorithm, target), group) in enumerate(groups.items()):
         prefix = f"{id}-t{number}"
-        sources = sorted({name for run in group for name in source_curves(run, "loss")})
+        sources = sorted({name for run in group for name in losses[run.path]})
         targets.append(
             Target(
                 prefix,
@@ -218,7 +228,7 @@ def _experiment(id: str, results: DatasetResults, table: Table, headline: str, d
             )
         )
     by_group = dict(table.groups())
-    key_rows = comparable_rows(by_group.get(PAPER, ()), by_group.get(OURS, ()), members)
+    key_rows = comparable_rows(by_group.get(PAPER, ()), by_group.get(OURS, ()), results.members)
     return Experiment(
         id,
         results.dataset,
@@ -238,23 +248,24 @@ def _target_use(method: str) -> str:
 
 
 def _trial(id: str, run: RunData, domains: Sequence[str]) -> Trial:
-    averaged = next(iter(valleys(run).values()), None)
-    charts = tuple(_chart(run, metric, averaged, domains) for metric in METRICS if source_curves(run, metric))
+    runs = RunList([run])
+    averaged = next(iter(valleys(runs)[0].values()), None)
+    curves = {metric: source_curves(runs, metric)[0] for metric in METRICS}
+    charts = tuple(_chart(metric, each, averaged, domains) for metric, each in curves.items() if each)
     steps = run.config.get("steps")
     return Trial(
         id,
         run.trial,
         "" if averaged is None else weights_label(run, averaged.average),
         averaged,
-        max(steps if isinstance(steps, int) else 0, last_step(run)),  # the published schedule has one step more
+        max(steps if isinstance(steps, int) else 0, *last_steps(runs)),  # the published schedule has one step more
         run.finished,
         charts,
     )
 
 
-def _chart(run: RunData, metric: str, averaged: Valley | None, domains: Sequence[str]) -> dict[str, Any]:
+def _chart(metric: str, curves: Curves, averaged: Valley | None, domains: Sequence[str]) -> dict[str, Any]:
     """Return the validation curves of every source and their mean, with the averaged range."""
-    curves = source_curves(run, metric)
     scale = 100 if metric == "accuracy" else 1
     series = [
         {"name": name, "color": domains.index(name) % len(PALETTE) + 1, "at": _points(curve, scale)}
@@ -270,12 +281,9 @@ def _chart(run: RunData, metric: str, averaged: Valley | None, domains: Sequence
     }
 
 
-def _points(curve: Series, scale: int) -> list[list[float | str]]:
+def _points(curve: ByStep, scale: int) -> list[list[float | str]]:
     # JSON cannot express nan and infinities as numbers, so they are text.
-    return [
-        [step, round(scale * value, 5) if value - value == 0 else str(value)]
-        for step, value in zip(*curve, strict=True)
-    ]
+    return [[step, round(scale * value, 5) if value - value == 0 else str(value)] for step, value in curve.items()]
 
 
 def _facts(runs: Sequence[RunData], method: str) -> list[tuple[str, str]]:
@@ -298,7 +306,7 @@ def _facts(runs: Sequence[RunData], method: str) -> list[tuple[str, str]]:
 
 def _total_time(runs: Sequence[RunData]) -> str:
     """Return the total time in one sentence; empty if no run recorded it."""
-    totals = [seconds for run in runs if (seconds := final_value(run, "seconds_total")) is not None]
+    totals = [seconds for seconds in final_values(runs, "seconds_total") if seconds is not None]
     if not totals:
         return ""
     time = duration(sum(totals))

@@ -10,7 +10,7 @@ from swad.testbed.results.comparisons import compare_over_datasets, default_base
 from swad.testbed.results.figures.critical_difference import critical_difference_figure
 from swad.testbed.results.figures.style import themed_svg
 from swad.testbed.results.method_ranks import rank_results
-from swad.testbed.results.method_results import DatasetResults
+from swad.testbed.results.selection import DatasetResults
 from swad.testbed.results.tables import Table
 
 

@@ -18,14 +18,13 @@ from typing import Any, TypeVar
 
 from swad.testbed.results.column_marks import legend
 from swad.testbed.results.labels import algorithm_label, differing_hyperparameters, directory_names
-from swad.testbed.results.method_results import DatasetResults, reported_averages, same_kind
+from swad.testbed.results.records import LIVE
 from swad.testbed.results.run_data import RunData, setting_text
 from swad.testbed.results.run_tables import AVERAGE, MISSING
-from swad.testbed.results.selection import validation_accuracy
-from swad.testbed.results.selectors import ORACLES, SELECTORS, oracle_view
+from swad.testbed.results.runs import RunList
+from swad.testbed.results.selection import ORACLES, DatasetResults, reported_weights, run_scores, same_kind
 from swad.testbed.results.tables import OURS, Cell, Row, Table, percent
-from swad.testbed.results.training_curves import Valley, final_value, last_step, source_curves, valleys
-from swad.util.garbage import paused_garbage_collection
+from swad.testbed.results.training_curves import Valley, final_values, last_steps, source_curves, valleys
 from swad.util.names import NO_TARGET
 from swad.util.statistics import mean
 
@@ -36,7 +35,7 @@ MAX_POINTS = 100
 
 MANY_RUNS = 24
 
-LIVE = "selected step"
+SELECTED_STEP = "selected step"
 """Name of the live weights at the selected step, where neither `best` nor `last` was kept."""
 
 _MISSING = 65535
@@ -68,7 +67,6 @@ def is_sweep(runs: Sequence[RunData]) -> bool:
     return len(runs) > MANY_RUNS or len({run.table_name for run in runs}) > 1 or len(cells) < len(runs)
 
 
-@paused_garbage_collection()
 def build_sweep(runs: Sequence[RunData], results: Sequence[DatasetResults], tables: Sequence[Table]) -> Sweep:
     """Collect the data of the explorer.
 
@@ -77,8 +75,9 @@ def build_sweep(runs: Sequence[RunData], results: Sequence[DatasetResults], tabl
         results: The selected results of each dataset.
         tables: The accuracy table of each, whose means over targets the explorer shows.
     """
+    runs = RunList.of(runs)
     selection, oracle = results[0].selection, results[0].selection in ORACLES
-    methods, accuracies = _results(results, runs)
+    methods, accuracies = _results(results)
     settings = _settings(runs)
     curves, thinned = _curves(runs)
     data = {
@@ -136,19 +135,25 @@ def _averaged_over(results: Sequence[DatasetResults]) -> str:
     return "mean over targets" if results[0].has_target else "mean over the validation or test splits of all domains"
 
 
-def _results(results: Sequence[DatasetResults], runs: Sequence[RunData]) -> tuple[list[Any], dict[str, list[Any]]]:
+def _results(results: Sequence[DatasetResults]) -> tuple[list[Any], dict[str, list[Any]]]:
     """Return the methods, and the accuracy in percent behind every mean, by method, dataset, target and trial."""
     methods: dict[tuple[str, str, str], int] = {}
-    numbers = {id(run): number for number, run in enumerate(runs)}
     columns: dict[str, list[Any]] = {
         name: [] for name in ("method", "dataset", "target", "trial", "accuracy", "run", "step")
     }
     for number, dataset in enumerate(results):
         for method in dataset.methods:
-            code = _code(methods, (method.label, algorithm_label(method.algorithm), method.average or LIVE))
-            for result in method.results:
-                row = (code, number, result.target, result.trial, _round(100 * result.accuracy, 10))
-                for column, value in zip(columns.values(), (*row, numbers[id(result.run)], result.step), strict=True):
+            code = _code(
+                methods,
+                (
+                    method.label,
+                    algorithm_label(method.algorithm),
+                    SELECTED_STEP if method.weights == LIVE else method.weights,
+                ),
+            )
+            for result in dataset.of(method.label):
+                row = (code, number, result.target, result.trial, _round(100 * result.value, 10))
+                for column, value in zip(columns.values(), (*row, result.run, result.step), strict=True):
                     column.append(value)
     return list(methods), columns
 
@@ -156,10 +161,10 @@ def _results(results: Sequence[DatasetResults], runs: Sequence[RunData]) -> tupl
 # ------------------------------------------------------------ runs
 
 
-def _runs(runs: Sequence[RunData]) -> dict[str, Any]:
+def _runs(runs: RunList) -> dict[str, Any]:
     ranges = []
-    for run in runs:
-        own = next(iter(valleys(run).values()), None)
+    for by_average in valleys(runs):
+        own = next(iter(by_average.values()), None)
         ranges.append(None if own is None else {"average": own.average, **range_of(own)})
     return {
         "name": directory_names(runs),
@@ -168,8 +173,8 @@ def _runs(runs: Sequence[RunData]) -> dict[str, Any]:
         "target": _coded(" + ".join(run.targets) or NO_TARGET for run in runs),
         "trial": [run.trial for run in runs],
         "finished": [int(run.finished) for run in runs],
-        "steps": [last_step(run) for run in runs],
-        "seconds": [_round(final_value(run, "seconds_total"), 1) for run in runs],
+        "steps": last_steps(runs),
+        "seconds": [_round(seconds, 1) for seconds in final_values(runs, "seconds_total")],
         "range": ranges,
     }
 
@@ -179,21 +184,24 @@ def range_of(valley: Valley) -> dict[str, float | None]:
     return {"start": valley.start, "end": valley.end, "threshold": valley.threshold}
 
 
-def _weights(runs: Sequence[RunData], selection: str) -> dict[str, Any]:
+def _weights(runs: RunList, selection: str) -> dict[str, Any]:
     """Return by name of the weights every run's validation accuracy, and for an oracle the target's, in percent."""
-    names = reported_averages(runs, selection)
-    validation = [[_round(percent(validation_accuracy(run, name))) for run in runs] for name in names]
-    columns: dict[str, Any] = {"weights": [name or LIVE for name in names], "validation": validation}
+    names = reported_weights(runs, selection)
+
+    def scores(selection: str, max_targets: int) -> list[list[float | None]]:
+        by_run = run_scores(runs, selection, names)
+        shown = [len(run.targets) <= max_targets for run in runs]
+        return [
+            [_round(percent(by_run.get((n, name)))) if shown[n] else None for n in range(len(runs))] for name in names
+        ]
+
+    columns: dict[str, Any] = {
+        "weights": [SELECTED_STEP if name == LIVE else name for name in names],
+        "validation": scores("iid", 2),
+    }
     if selection in ORACLES:
-        columns["target"] = [[_round(percent(_oracle_score(run, name, selection))) for run in runs] for name in names]
+        columns["target"] = scores(selection, 1)
     return columns
-
-
-def _oracle_score(run: RunData, average: str | None, selection: str) -> float | None:
-    """Return what an oracle selects by: an accuracy on the target's validation split."""
-    if len(run.targets) != 1:
-        return None
-    return SELECTORS[selection]([oracle_view(run, run.targets[0])], average).score
 
 
 def _settings(runs: Sequence[RunData]) -> list[dict[str, Any]]:
@@ -219,7 +227,7 @@ def _settings(runs: Sequence[RunData]) -> list[dict[str, Any]]:
 # ------------------------------------------------------------ curves
 
 
-def _curves(runs: Sequence[RunData]) -> tuple[str, int]:
+def _curves(runs: RunList) -> tuple[str, int]:
     """Pack the validation curves of all runs; also return how many runs lack evaluations there."""
     import numpy as np
 
@@ -228,15 +236,15 @@ def _curves(runs: Sequence[RunData]) -> tuple[str, int]:
     index: list[Any] = []
     data: list[bytes] = []
     offset = thinned = 0
-    for run in runs:
+    for both in zip(source_curves(runs, "loss"), source_curves(runs, "accuracy"), strict=True):
         entry: list[list[Any]] = []
-        for metric, scale in (("loss", 1.0), ("accuracy", 100.0)):
+        for curves, scale in zip(both, (1.0, 100.0), strict=True):
             series: list[int] = []
             shown: list[float] = []
-            for domain, (steps, values) in source_curves(run, metric).items():
-                series += [_code(domains, domain), _code(steps_seen, tuple(_thin(steps))), offset + len(shown)]
-                shown += _thin(values)
-                thinned += len(entry) + len(series) == 3 and len(steps) > MAX_POINTS  # once for each run
+            for domain, curve in curves.items():
+                series += [_code(domains, domain), _code(steps_seen, tuple(_thin(list(curve)))), offset + len(shown)]
+                shown += _thin(list(curve.values()))
+                thinned += len(entry) + len(series) == 3 and len(curve) > MAX_POINTS  # once for each run
             numbers = np.array(shown, dtype=np.float64) * scale
             finite = numbers[np.isfinite(numbers)]
             low, high = (float(finite.min()), float(finite.max())) if len(finite) else (0.0, 0.0)

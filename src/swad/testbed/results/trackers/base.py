@@ -34,7 +34,7 @@ class BaseTracker(ABC):
     """Sends the values of one run to a tool.
 
     Args:
-        run: The run. Its records are not looked at: they are sent one step after the other.
+        run: The run.
         state: Plain values that an earlier attempt at this run left, such as the ID of the run in the tool; empty at
             first. The tracker may change it.
     """

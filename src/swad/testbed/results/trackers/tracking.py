@@ -19,7 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from swad.testbed.results.records import Record, RecordError, lock_run_directory
+from swad.testbed.results.records import LIVE, Record, RecordError, lock_run_directory
 from swad.testbed.results.run_data import RunData
 from swad.testbed.results.trackers.base import BaseTracker, Status, metric_name
 from swad.util.files import read_json, write_json
@@ -33,8 +33,9 @@ class Tracking:
     """The trackers of one run, as a context manager: leaving it ends the run in every tool.
 
     Args:
-        run: The run. The records that it already has are sent at once, except those that a tool has.
+        run: The run.
         names: Names of the trackers.
+        records: The records that the run already has. They are sent at once, except those that a tool has.
         warn: Called with the name of a tracker that fails and the reason.
         log: Called with where the run can be seen.
     """
@@ -43,6 +44,7 @@ class Tracking:
         self,
         run: RunData,
         names: Iterable[str],
+        records: Sequence[Record] = (),
         *,
         warn: Callable[[str, str], None],
         log: Callable[[str], None] = lambda text: None,
@@ -57,7 +59,7 @@ class Tracking:
                 self._start(name, log)
             except Exception as error:
                 self._fail(name, error)
-        self.log(run.records)
+        self.log(records)
 
     def _start(self, name: str, log: Callable[[str], None]) -> None:
         state = self._state.setdefault(name, {"tool": {}, "sent": 0})
@@ -155,7 +157,9 @@ def replay(runs: Sequence[RunData], names: Sequence[str], progress: Progress | N
         try:
             run.path.mkdir(exist_ok=True)  # a file of the published code holds several runs, which have no directory
             with lock_run_directory(run.path):
-                Tracking(run, tuple(working), warn=warn).finish("finished" if run.finished else "interrupted")
+                Tracking(run, tuple(working), _records(run), warn=warn).finish(
+                    "finished" if run.finished else "interrupted"
+                )
         except RecordError as error:  # another process writes the run
             problems.append(str(error))
         if progress is not None:
@@ -163,3 +167,20 @@ def replay(runs: Sequence[RunData], names: Sequence[str], progress: Progress | N
         if not working:
             break
     return problems
+
+
+def _records(run: RunData) -> list[Record]:
+    frame = run.frame.astype(dict.fromkeys(("domain", "split", "metric", "weights"), object))
+    rows = frame.where(frame.notna(), None).itertuples(index=False)
+    return [
+        Record(
+            run.path.name,
+            row.step,
+            row.domain,
+            row.split,
+            row.metric,
+            row.value,
+            None if row.weights == LIVE else row.weights,
+        )
+        for row in rows
+    ]

@@ -1,0 +1,150 @@
+"""Records as a data frame, read and checked by msgspec.
+
+    run      number of the run in its list
+    step     number of updates before the value was measured
+    domain, split, metric       as in `records.jsonl`; domain and split are missing for values of a whole run
+    weights  what was evaluated: "live" at that step, "best", "last", or the name of an average
+    value    accuracies are fractions
+
+The columns of texts are categories, so that millions of records stay small and are filtered by comparing numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from operator import attrgetter
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+import numpy as np
+import pandas as pd
+
+from swad.testbed.results.records import LIVE, MAX_COUNT, RECORDS, SCHEMA, Record, iterate_records
+from swad.util.files import read_bytes
+
+COLUMNS = ("run", "step", "domain", "split", "metric", "weights", "value")
+TEXTS = ("domain", "split", "metric", "weights")
+
+
+class Line(msgspec.Struct, gc=False):
+    """One line of `records.jsonl`."""
+
+    v: Literal[SCHEMA]  # type: ignore[valid-type]
+    run: str
+    step: Annotated[int, msgspec.Meta(ge=0, le=MAX_COUNT - 1)]
+    domain: str | None
+    split: str | None
+    metric: str
+    value: float | Literal["nan", "inf", "-inf"]
+    average: str | None
+
+
+_LINES = msgspec.json.Decoder(Line)
+_SERIES = attrgetter("domain", "split", "metric", "average")
+_STEP, _VALUE = attrgetter("step"), attrgetter("value")
+
+
+def read_lines_of(directory: Path) -> Sequence[Line | Record]:
+    """Read the complete records of a run directory; safe while a run writes.
+
+    All lines are decoded at once. A file with anything unusual is read line by line, so that an error names the line.
+    """
+    path = directory / RECORDS
+    try:
+        data = read_bytes(path)
+        data = data[: data.rfind(b"\n") + 1]  # without a torn last line
+        lines = _LINES.decode_lines(data)
+    except (OSError, ValueError, RecursionError, msgspec.MsgspecError):
+        return list(iterate_records(path))
+    # A line holds one record: two lines that are damaged must not make up for each other.
+    return lines if len(lines) == data.count(b"\n") else list(iterate_records(path))
+
+
+class _Codes(dict[tuple[str | None, ...], int]):
+    """Numbers things in the order in which they are first asked for."""
+
+    def __missing__(self, key: tuple[str | None, ...]) -> int:
+        self[key] = code = len(self)
+        return code
+
+
+class RecordColumns:
+    """Collects the records of run after run in columns."""
+
+    def __init__(self) -> None:
+        self._series = _Codes()  # of domain, split, metric and weights, which repeat from step to step
+        self._steps, self._codes, self._values = ([np.array([], kind)] for kind in (np.int64, np.int32, np.float64))
+        self._ends = [0]
+
+    def add(self, records: Sequence[Line | Record]) -> int:
+        """Add the records of the next run, and return its number."""
+        codes = map(self._series.__getitem__, map(_SERIES, records))
+        self._codes.append(np.fromiter(codes, np.int32, len(records)))
+        self._steps.append(np.fromiter(map(_STEP, records), np.int64, len(records)))
+        self._values.append(np.array(list(map(_VALUE, records)), np.float64))
+        self._ends.append(self._ends[-1] + len(records))
+        return len(self._ends) - 2
+
+    @cached_property
+    def frame(self) -> pd.DataFrame:
+        """The records of all runs."""
+        sizes = np.diff(self._ends)
+        frame = pd.DataFrame(
+            {"run": np.repeat(np.arange(len(sizes), dtype=np.int32), sizes), "step": np.concatenate(self._steps)}
+        )
+        codes = np.concatenate(self._codes)
+        for place, name in enumerate(TEXTS):
+            texts = [LIVE if name == "weights" and key[place] is None else key[place] for key in self._series]
+            names = list(dict.fromkeys(text for text in texts if text is not None))
+            number: dict[str | None, int] = {None: -1, **{text: place for place, text in enumerate(names)}}
+            of_series = np.array([number[text] for text in texts], np.int32)
+            frame[name] = pd.Categorical.from_codes(of_series[codes], pd.Index(names, dtype=object))
+        return frame.assign(value=np.concatenate(self._values))
+
+    def of_run(self, number: int) -> pd.DataFrame:
+        """Return the records of one run."""
+        return self.frame.iloc[self._ends[number] : self._ends[number + 1]]
+
+
+def records_frame(records: Sequence[Line | Record] = ()) -> pd.DataFrame:
+    """Return the records of one run as a data frame.
+
+    >>> records_frame([Record("photo-0", 100, "sketch", "out", "accuracy", 0.5)]).to_dict("records")
+    [{'run': 0, 'step': 100, 'domain': 'sketch', 'split': 'out', 'metric': 'accuracy', 'weights': 'live', 'value': 0.5}]
+    """
+    columns = RecordColumns()
+    columns.add(records)
+    return columns.frame
+
+
+def distinct(rows: pd.DataFrame, name: str) -> list[tuple[int, str]]:
+    """Return the different pairs of a run and a text, such as its domains, in the order of the records.
+
+    >>> distinct(records_frame([Record("r", step, "sketch", "out", "loss", 0.5) for step in (1, 2)]), "domain")
+    [(0, 'sketch')]
+    """
+    names, codes = rows[name].cat.categories, rows[name].cat.codes.to_numpy()
+    known = codes >= 0
+    keys = pd.unique(rows.run.to_numpy()[known].astype(np.int64) * max(len(names), 1) + codes[known])
+    return [(int(key) // len(names), names[int(key) % len(names)]) for key in keys]
+
+
+def repeats(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the records whose value was recorded before, for the same step."""
+    columns = [rows.run.to_numpy(), rows.step.to_numpy(), *(rows[name].cat.codes.to_numpy() for name in TEXTS)]
+    mixed = np.zeros(len(rows), np.uint64)
+    for column in columns:  # rows that are the same have the same number; the few others with it are told apart below
+        mixed = (mixed + column.astype(np.uint64)) * np.uint64(0x9E3779B97F4A7C15)
+        mixed ^= mixed >> np.uint64(29)
+    suspects = rows[pd.Series(mixed).duplicated(keep=False).to_numpy()]
+    return suspects[suspects.duplicated([name for name in COLUMNS if name != "value"]).to_numpy()]
+
+
+def join_frames(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """Return the records of several runs, each with a frame of its own, as one frame."""
+    if not frames:
+        return records_frame()
+    joined = pd.concat([frame.assign(run=np.int32(number)) for number, frame in enumerate(frames)], ignore_index=True)
+    return joined.astype(dict.fromkeys(TEXTS, "category"))
