@@ -25,7 +25,7 @@ def test_an_unknown_format_is_refused(runs: list[RunData], tmp_path: Path) -> No
 
 
 def test_a_figure_of_the_page_takes_its_colors_from_the_page(runs: list[RunData]) -> None:
-    svg = themed_svg(valley_figure([runs[0]], bare=True), "p1", 'a "label" <b>')
+    svg = themed_svg(valley_figure([runs[0]]), "p1", 'a "label" <b>')
     root = ElementTree.fromstring(svg)
     assert root.get("aria-label") == 'a "label" <b>'
     assert "var(--series-1)" in svg
