@@ -119,10 +119,12 @@ def measured_cost(runs: str | Path | Sequence[RunData]) -> list[MeasuredCost]:
     found = find_runs(runs) if isinstance(runs, str | Path) else runs
     rows = []
     for run in found:
-        rows = run.frame
-        timings = {m: v for m, v in zip(rows.metric, rows.value.tolist(), strict=True) if m.startswith("seconds_")}
-        evaluations = rows.step[(rows.metric == "valley_loss") & (rows.weights == LIVE)].nunique()
-        updates = int(rows.step.max()) if len(rows) else 0
+        records = run.frame
+        timings = {
+            m: v for m, v in zip(records.metric, records.value.tolist(), strict=True) if m.startswith("seconds_")
+        }
+        evaluations = records.step[(records.metric == "valley_loss") & (records.weights == LIVE)].nunique()
+        updates = int(records.step.max()) if len(records) else 0
         if not run.finished or len(timings) < 3 or not evaluations:
             continue
         training = timings["seconds_per_step"] * updates

@@ -91,8 +91,8 @@ class TunableRun:
         """Return the averages with which the run was trained, with their recorded accuracies."""
         rows = []
         for label, setting in self._own_settings().items():
-            rows = self.run.frame
-            final = list(rows[(rows.weights == label) & (rows.metric == "accuracy")].itertuples())
+            records = self.run.frame
+            final = list(records[(records.weights == label) & (records.metric == "accuracy")].itertuples())
             sources = [r.value for r in final if r.split == "out" and r.domain not in self.run.targets]
             target = {r.split: r.value for r in final if r.domain in self.run.targets}
             if sources:

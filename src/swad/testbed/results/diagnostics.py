@@ -77,6 +77,9 @@ def _fall_of_accuracy(curves: Curves) -> str:
 
     Accuracy tells more than the loss, which also grows when a network that overfits becomes too sure.
     """
+    # The mean can only fall by more than half where one of the curves does.
+    if not any([*curve.values()][-1] < max(curve.values()) / 2 for curve in curves.values()):
+        return ""
     accuracies = list(mean_curve(curves.values()).values())
     if not accuracies or accuracies[-1] >= max(accuracies) / 2:
         return ""

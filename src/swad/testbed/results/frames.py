@@ -21,7 +21,7 @@ import msgspec
 import numpy as np
 import pandas as pd
 
-from swad.testbed.results.records import LIVE, MAX_COUNT, RECORDS, SCHEMA, Record, iterate_records
+from swad.testbed.results.records import LIVE, MAX_COUNT, RECORDS, SCHEMA, Record, RecordError, iterate_records
 from swad.util.files import read_bytes
 
 COLUMNS = ("run", "step", "domain", "split", "metric", "weights", "value")
@@ -46,20 +46,27 @@ _SERIES = attrgetter("domain", "split", "metric", "average")
 _STEP, _VALUE = attrgetter("step"), attrgetter("value")
 
 
-def read_lines_of(directory: Path) -> Sequence[Line | Record]:
-    """Read the complete records of a run directory; safe while a run writes.
+def read_records_file(directory: Path) -> bytes:
+    """Read the file of a run's records; safe while a run writes."""
+    path = directory / RECORDS
+    try:
+        return read_bytes(path)
+    except OSError as error:
+        raise RecordError(f"cannot read {path} ({error.strerror}): give a run directory or its {RECORDS}") from None
+
+
+def decode_records(directory: Path, data: bytes) -> Sequence[Line | Record]:
+    """Decode the complete records of a run directory.
 
     All lines are decoded at once. A file with anything unusual is read line by line, so that an error names the line.
     """
-    path = directory / RECORDS
+    data = data[: data.rfind(b"\n") + 1]  # without a torn last line
     try:
-        data = read_bytes(path)
-        data = data[: data.rfind(b"\n") + 1]  # without a torn last line
         lines = _LINES.decode_lines(data)
-    except (OSError, ValueError, RecursionError, msgspec.MsgspecError):
-        return list(iterate_records(path))
+    except (ValueError, RecursionError, msgspec.MsgspecError):
+        return list(iterate_records(directory))
     # A line holds one record: two lines that are damaged must not make up for each other.
-    return lines if len(lines) == data.count(b"\n") else list(iterate_records(path))
+    return lines if len(lines) == data.count(b"\n") else list(iterate_records(directory))
 
 
 class _Codes(dict[tuple[str | None, ...], int]):

@@ -38,25 +38,27 @@ def load_run(directory: str | os.PathLike[str]) -> RunData:
 
 
 def _load(directory: Path) -> RunData:
-    from swad.testbed.results.frames import read_lines_of
+    from swad.testbed.results.frames import decode_records, read_records_file
 
     config, roles = _read_config(directory / CONFIG)
     finished = (directory / DONE).exists()
     done = _read_object(directory / DONE) if finished else {}
-    require_unchanged(directory, done)
     # A run that has just started has a config and no records yet.
-    records = read_lines_of(directory) if (directory / RECORDS).exists() else ()
+    data = read_records_file(directory) if (directory / RECORDS).exists() else None
+    require_unchanged(directory, done, data)
+    records = () if data is None else decode_records(directory, data)
     recorded = done.get("warnings")
     texts = tuple(text for text in recorded if isinstance(text, str)) if isinstance(recorded, list) else ()
     return RunData(directory, config, records, finished, roles, texts)
 
 
-def require_unchanged(directory: Path, done: Mapping[str, Any]) -> None:
+def require_unchanged(directory: Path, done: Mapping[str, Any], records: bytes | None = None) -> None:
     """Require that settings, records and the result still are those with which the run finished.
 
     Args:
         directory: The run directory.
         done: The content of its `done.json`, which holds the checksum of every such file.
+        records: The content of its records, if they have been read.
     """
     checksums = done.get("checksums")
     if not isinstance(checksums, dict):
@@ -67,10 +69,11 @@ def require_unchanged(directory: Path, done: Mapping[str, Any]) -> None:
         path = directory / name
         try:
             require_regular(path, MAX_BYTES)
-            same = sha256(path) == checksums.get(name)
+            known = records if name == RECORDS else None
+            found = sha256(path) if known is None else hashlib.sha256(known).hexdigest()
         except OSError as error:
             raise RecordError(f"cannot read {path} ({error.strerror}): restore it or remove the run") from None
-        if not same:
+        if found != checksums.get(name):
             raise RecordError(
                 f"{path} changed after the run finished (its checksum in {DONE} differs): "
                 "restore the file, or remove the run and train it again"
