@@ -101,7 +101,8 @@ def test_the_pointer_reads_values_off_a_curve(browser: Any, runs: list[RunData])
         return document.querySelector('.panel .reading').innerText.split('\\n')"""
     )
     assert reading[0] == "Step 1,500"
-    domain, value = next((r.domain, r.value) for r in runs[0].records if r.step == 1500 and r.metric == "loss")
+    frame = runs[0].frame
+    domain, value = frame.loc[(frame.step == 1500) & (frame.metric == "loss"), ["domain", "value"]].iloc[0]
     assert reading[reading.index(domain) + 1] == f"{value:.3f}"
 
 

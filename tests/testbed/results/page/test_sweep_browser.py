@@ -137,7 +137,7 @@ def test_a_cell_leads_to_targets_trials_and_a_run_by_keyboard(
         assert float(mean.split()[0]) == pytest.approx(sum(accuracies) / 2, abs=0.051)
     browser.find_element("css selector", "#drill td button").send_keys(keys.ENTER)
     dialog = wait_for(lambda: browser.find_element("css selector", "dialog[open]"))
-    run = chosen[0].run
+    run = results[1].runs[chosen[0].run]
     title = browser.find_element("id", "run-title").text
     assert title == f"CORAL on VLCS, target {run.targets[0]}, trial {run.trial}"
     assert run.path.name in dialog.text
