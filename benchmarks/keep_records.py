@@ -31,9 +31,8 @@ from pathlib import Path
 from typing import Any
 
 from swad.testbed.experiments.reproduce.fit_on_val import FILE as FIT_ON_VAL
-from swad.testbed.results.corruption_errors import ROBUSTNESS
 from swad.testbed.results.flatness_stats import SIDES
-from swad.testbed.results.measurement_rows import FLATNESS, SURFACE, read_rows
+from swad.testbed.results.measurement_rows import FLATNESS, ROBUSTNESS, SURFACE, read_rows
 from swad.testbed.results.method_results import collect_results
 from swad.testbed.results.records import CONFIG, DONE, RECORDS, RecordError
 from swad.testbed.results.runs import find_runs, result_checksum

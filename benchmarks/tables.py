@@ -49,12 +49,13 @@ from cost_tables import (
     updates,
     whole_run,
 )
+from swad.testbed.measure.corruption import Corruption
 from swad.testbed.results.comparisons import Comparison
-from swad.testbed.results.corruption_errors import CorruptionErrors, read_corruption_errors
-from swad.testbed.results.corruption_tables import comparison_table, corruption_table
 from swad.testbed.results.flatness_runs import OVER_TARGETS, RunFlatness, curves_by_target, read_flatness, with_mean
 from swad.testbed.results.flatness_stats import FlatnessCurve, average_curves, average_over_trials, p_values_of
 from swad.testbed.results.flatness_tables import flatness_cell, points_table
+from swad.testbed.results.measured import measured
+from swad.testbed.results.measured_report import report
 from swad.testbed.results.surfaces import read_surface
 from swad.testbed.results.tables import Cell, Row, Table
 from swad.testbed.results.window_tables import choices_table
@@ -87,10 +88,10 @@ SIDES = {"seen": "sources", "unseen": "unseen"}
 
 def flatness(source: Path) -> Table | None:
     """F of SWAD and of live weights, and their differences, at the radii of the question."""
-    measured = [flat for run in kept_runs(source) if (flat := read_flatness(run)) is not None]
-    targets = sorted({run.target for run in measured})
-    trials = [{run.run.trial for run in measured if run.target == target} for target in targets]
-    runs = [run for run in measured if all(run.run.trial in of_target for of_target in trials)]
+    found = [flat for run in kept_runs(source) if (flat := read_flatness(run)) is not None]
+    targets = sorted({run.target for run in found})
+    trials = [{run.run.trial for run in found if run.target == target} for target in targets]
+    runs = [run for run in found if all(run.run.trial in of_target for of_target in trials)]
     if not runs:
         return None
     others = sorted({name for run in runs for name in run.methods.values()} - {"SWAD"}, reverse=True)
@@ -197,7 +198,7 @@ def window_choices(source: Path) -> Table:
 
 
 def _window_groups(source: Path) -> Sequence[WindowGroup]:
-    return by_group(measured[-1] for run in kept_runs(source) if (measured := read_windows(run)))[0]
+    return by_group(windows[-1] for run in kept_runs(source) if (windows := read_windows(run)))[0]
 
 
 def _points(comparison: Comparison, chosen: bool) -> Cell:
@@ -212,14 +213,14 @@ def _points(comparison: Comparison, chosen: bool) -> Cell:
 
 def robustness(source: Path, side: str = "unseen") -> Table | None:
     """Errors on the unseen domain, clean and under corruption."""
-    errors = _corruption_errors(source, side)
-    return None if errors is None else corruption_table(errors)
+    tables = _corruption_tables(source, side)
+    return tables[0] if tables else None
 
 
 def robustness_differences(source: Path, side: str = "unseen") -> Table | None:
     """Errors on the unseen domain compared with those of the weights that were named first."""
-    errors = _corruption_errors(source, side)
-    return None if errors is None else comparison_table(errors)
+    tables = _corruption_tables(source, side)
+    return tables[1] if len(tables) > 1 else None
 
 
 def robustness_seen(source: Path) -> Table | None:
@@ -232,8 +233,10 @@ def robustness_differences_seen(source: Path) -> Table | None:
     return robustness_differences(source, "seen")
 
 
-def _corruption_errors(source: Path, side: str) -> CorruptionErrors | None:
-    return next((errors for errors in read_corruption_errors(kept_runs(source)) if errors.side == side), None)
+def _corruption_tables(source: Path, side: str) -> Sequence[Table]:
+    values = measured(kept_runs(source), Corruption)
+    of_side = values[values["side"] == side]
+    return report(of_side, Corruption).tables if len(of_side) else ()
 
 
 # ------------------------------------------------------------ parity

@@ -90,8 +90,10 @@ def test_kept_records_give_the_same_tables_without_weights_and_paths(here, runs,
     for command, *option in (("flatness", "--radii", "0:60:5"), ("surface", "--line", "best,swad")):
         error = here(command, kept, "--stored", *option, code=1).stderr
         assert error == f"error: --stored shows a measurement as it was made: leave out {option[0]}\n"
-    error = here("robustness", kept, "--stored", code=1).stderr
-    assert error == "error: no robustness.jsonl has a complete measurement: run `swad robustness` first\n"
+    error = here("measure", "corruption", kept, "--stored", code=1).stderr
+    assert error.endswith(
+        "error: no robustness.jsonl has a complete measurement: run `swad measure corruption` first\n"
+    )
 
 
 def test_accuracies_are_kept_of_one_dataset(runs, tmp_path):

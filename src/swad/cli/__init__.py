@@ -25,6 +25,7 @@ from swad.cli import (
     doctor,
     flatness,
     log,
+    measure,
     merge,
     prune,
     report,
@@ -64,6 +65,7 @@ add_command(app, windows.windows, windows.EXAMPLES)
 add_command(app, merge.merge, merge.EXAMPLES)
 add_command(app, reproduce.reproduce, reproduce.EXAMPLES)
 add_command(app, doctor.doctor, doctor.EXAMPLES)
+app.add_typer(measure.app, name="measure")
 app.add_typer(sweep.app, name="sweep")
 app.add_typer(datasets.app, name="datasets")
 app.add_typer(algorithms.app, name="algorithms")

@@ -22,6 +22,7 @@ EXTRAS = {
         "rich",
         "typer",
         "pandas",
+        "msgspec",
         "pillow",
         "numpy",
         "gdown",

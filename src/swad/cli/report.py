@@ -72,6 +72,7 @@ def report(
 ) -> None:
     """Print the results of all runs in a directory next to the paper's, and write a page that works offline."""
     from swad.cli._console import make_console, short_warnings
+    from swad.testbed.measure.registry import stored_reports
     from swad.testbed.results.comparison_tables import comparisons_tables
     from swad.testbed.results.comparisons import UNIT_CHOICES, not_compared
     from swad.testbed.results.figures.critical_difference import critical_difference_figure
@@ -104,6 +105,7 @@ def report(
     try:
         with short_warnings():
             if not no_page:
+                reports, problems = stored_reports(runs)
                 page = write_page(
                     runs,
                     output or folder / "report.html",
@@ -113,6 +115,8 @@ def report(
                     baseline=baseline,
                     unit=compare_over,
                     results=by_dataset,
+                    measured=reports,
+                    problems=problems,
                     follow_link=output is not None,
                 )
                 written.append(str(page))

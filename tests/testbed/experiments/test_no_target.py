@@ -11,9 +11,12 @@ from helpers.runs import short
 from swad.testbed.experiments import tune
 from swad.testbed.experiments.flatness_report import measure_flatness, report_flatness
 from swad.testbed.experiments.run_flatness import FlatnessConfig, run_curvature
-from swad.testbed.experiments.run_robustness import CorruptionConfig, measure_robustness, report_robustness
 from swad.testbed.experiments.run_surface import measure_surfaces, report_surfaces
+from swad.testbed.measure import engine
+from swad.testbed.measure.corruption import Corruption
 from swad.testbed.measure.finished_runs import open_runs
+from swad.testbed.results.measured import measured
+from swad.testbed.results.measured_report import report
 from swad.testbed.results.method_results import collect_results
 from swad.testbed.results.run_tables import accuracy_table
 from swad.testbed.results.runs import find_runs
@@ -73,11 +76,11 @@ def test_weights_without_a_target_are_measured_on_seen_domains(both, tmp_path):
     (points,) = tables(report_surfaces(paths, **files)).values()
     unseen = {row.name.split(",")[0]: row.cells[1].number for row in points.rows}
     assert unseen["none"] == "–" != unseen["paper"]
-    config = CorruptionConfig(("fog",), (1,), n_images=4)
-    errors = tables(report_robustness(measure_robustness(weights, config), **files))
-    corrupted = [title for title in errors if title.startswith("Corruption error")]
+    engine.measure(engine.plan(weights, Corruption(images=4, corruptions=("fog",), severities=(1,))))
+    errors = report(measured(find_runs(both), Corruption), Corruption).tables
     names = ("digits, seen", "digits, unseen", "digits, no target, seen")
-    assert corrupted == [f"Corruption error: {name}" for name in names]
+    assert [table.title for table in errors[::2]] == [f"Corruption error, %: {name}" for name in names]
+    assert "No target, one trial." in errors[-1].notes[0] or "No target, one trial." in errors[-2].notes[0]
     none = next(run for run in runs if run.name == "none-0")
     rows = run_curvature(none, ["swad"], FlatnessConfig(n_images=2), n_eigenvalues=1, trace_vectors=2)
     assert {row["domain"] for row in rows} == {"seen", "board", "clutter", "outline", "paper"}

@@ -14,8 +14,8 @@ from swad.testbed.experiments.report import Report
 from swad.testbed.experiments.run_flatness import FlatnessConfig, run_curvature, run_local, run_worst_case
 from swad.testbed.measure.finished_runs import run_progress
 from swad.testbed.measure.saved_run import SavedRun
-from swad.testbed.results.figures.flatness import flatness_figure, method_colors, ranking_figure
-from swad.testbed.results.figures.style import FORMATS, require_matplotlib, save_figures
+from swad.testbed.results.figures.flatness import flatness_figure, ranking_figure
+from swad.testbed.results.figures.style import FORMATS, method_colors, require_matplotlib, save_figures
 from swad.testbed.results.flatness_runs import (
     RunFlatness,
     curves_by_target,

@@ -145,7 +145,10 @@ class SavedRun:
         return export.load_predictor(self.file(name)).model.to(device)
 
     def fingerprint(self, name: str) -> str:
-        """Return a hash of a weights file, to detect that it changed after a measurement."""
+        """Return a hash of a weights file, or of those of the window, to detect a change after a measurement."""
+        if name == WINDOW:
+            marks = "".join(map(self.fingerprint, self.window_snapshots))
+            return hashlib.blake2b(marks.encode(), digest_size=8).hexdigest()
         path = self.file(name)
         with weight_files.open_safetensors(path):  # its header says how large the file is, before all of it is read
             return fingerprint(path)

@@ -9,8 +9,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from swad.testbed.results.figures.style import FAINT, PALETTE, add_legend, figure_style, new_figure
-from swad.testbed.results.flatness_stats import CurvesBySide, FlatnessCurve, base_method
+from swad.testbed.results.figures.style import (
+    DASHES,
+    FAINT,
+    PALETTE,
+    add_legend,
+    figure_style,
+    method_colors,
+    new_figure,
+)
+from swad.testbed.results.flatness_stats import CurvesBySide, FlatnessCurve
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -18,28 +26,10 @@ if TYPE_CHECKING:
 
     from swad.testbed.results.rank_correlation import Ranking
 
-COLORS = {"ERM": 0, "SAM": 3, "SWA (cyclic)": 4, "SWA": 2, "SWAD": 1}
-"""Indices in the palette of the paper's five methods. Other methods take the remaining colors."""
 MARKERS = ("*", "D", "s", "P", "o", "v")
-DASHES: tuple[Any, ...] = ("-", (0, (4, 2)), (0, (1.2, 1.6)), (0, (6, 2, 1.2, 2)))
-"""Line styles of curves that cover another one, so that the one below shows in the gaps."""
 OVERLAP = 0.003
 """Curves whose distance is below this share of the panel's height overlap."""
 SIDE_LABELS = {"seen": "Seen domains", "unseen": "Unseen domain"}
-
-
-def method_colors(methods: Sequence[str]) -> dict[str, int]:
-    """Return an index in the palette for every method; the paper's methods have the same color in every figure."""
-    colors: dict[str, int] = {}
-    for method in methods:
-        base = base_method(method)
-        if base in COLORS and COLORS[base] not in colors.values():
-            colors[method] = COLORS[base]
-    free = [index for index in range(len(PALETTE)) if index not in colors.values()]
-    for method in methods:
-        if method not in colors:
-            colors[method] = free.pop(0) if free else len(colors) % len(PALETTE)
-    return colors
 
 
 def method_dashes(groups: Mapping[str, CurvesBySide], colors: Mapping[str, int]) -> dict[str, int]:

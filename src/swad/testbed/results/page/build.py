@@ -21,11 +21,12 @@ from swad.testbed.results.diagnostics import find_problems
 from swad.testbed.results.figures.style import PALETTE, themed_svg
 from swad.testbed.results.figures.training import METRICS, selected_run, valley_figure
 from swad.testbed.results.labels import algorithm_label, directory_names, is_erm, weights_label
+from swad.testbed.results.measured_report import MeasuredReport
 from swad.testbed.results.method_results import DatasetResults, collect_results
 from swad.testbed.results.page.comparisons import comparison_section
 from swad.testbed.results.page.flatness import flatness_sections, surface_sections
-from swad.testbed.results.page.robustness import robustness_sections
-from swad.testbed.results.page.section import PANEL, Section
+from swad.testbed.results.page.measured import measured_sections
+from swad.testbed.results.page.section import PANEL
 from swad.testbed.results.page.sweep import build_sweep, is_sweep
 from swad.testbed.results.record_table import Series
 from swad.testbed.results.records import RecordError
@@ -122,7 +123,9 @@ def write_page(
     method: str = "iid",
     split: str = "in",
     title: str = "SWAD report",
-    flatness: Sequence[RunData] | None = None,
+    measured: Sequence[MeasuredReport] = (),
+    problems: Sequence[str] = (),
+    surfaces: Sequence[RunData] | None = None,
     allow_missing_targets: bool = False,
     baseline: str | None = None,
     unit: str = "auto",
@@ -137,7 +140,9 @@ def write_page(
         method: The model selection; see `swad.testbed.results.selectors`.
         split: The split of the held-out domain to report: "in", "out", "full" or "test".
         title: Title of the page.
-        flatness: The runs whose flatness and surfaces are shown, if they were measured; by default all.
+        measured: What was measured of the runs' weights, from `swad.testbed.measure.registry.stored_reports`.
+        problems: Further warnings to show.
+        surfaces: The runs whose loss surfaces are shown, if they were measured; by default all.
         allow_missing_targets: Show means that lack a target, with a mark. By default there is no mean then.
         baseline: The method that the others are compared with; by default ERM (best).
         unit: Unit of the paired test: "auto", "runs", "trials" or "targets"; see `swad.testbed.results.comparisons`.
@@ -159,11 +164,14 @@ def write_page(
         for number, (each, table) in enumerate(zip(by_dataset, tables, strict=True))
     ]
     skipped = runs.skipped if isinstance(runs, RunList) else ()
-    problems = [f"Not in the tables: {entry.name}: {entry.reason}." for entry in skipped] + find_problems(runs)
-    measurements: list[Section] = []
-    for build in (flatness_sections, surface_sections, robustness_sections):
+    skipped_runs = [f"Not in the tables: {entry.name}: {entry.reason}." for entry in skipped]
+    problems = [*skipped_runs, *find_problems(runs), *problems]
+    measurements = [
+        section for number, each in enumerate(measured) for section in measured_sections(f"m{number}", each)
+    ]
+    for build in (flatness_sections, surface_sections):
         try:
-            measurements += build(runs if flatness is None else flatness)
+            measurements += build(runs if surfaces is None else surfaces)
         except RecordError as error:  # one damaged file must not cost the page
             problems.append(f"Measurements are missing here: {error}.")
             warnings.warn(f"the page lacks measurements: {error}", stacklevel=2)

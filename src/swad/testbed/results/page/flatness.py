@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from swad.testbed.results.figures.flatness import flatness_figure, method_colors, method_dashes
-from swad.testbed.results.figures.style import themed_svg
+from swad.testbed.results.figures.flatness import flatness_figure, method_dashes
+from swad.testbed.results.figures.style import method_colors, themed_svg
 from swad.testbed.results.figures.surfaces import (
     MEAN_LABEL,
     corner_label,
