@@ -29,7 +29,7 @@ def all_options(command: Any = None, name: str = "swad") -> Iterator[tuple[str, 
 
 def test_every_list_takes_commas_and_repetition():
     lists = {f"{name} {option.opts[0]}" for name, option in all_options() if option.multiple}
-    assert len(lists) > 50
+    assert len(lists) > 40
     for name, option in all_options():
         default = option.default if isinstance(option.default, str) else ""
         assert option.nargs == 1, f"{name} {option.opts[0]} takes its values otherwise"
@@ -133,7 +133,6 @@ def test_a_comma_in_the_name_of_a_domain(here, own_dataset, tmp_path, monkeypatc
 @pytest.mark.parametrize(
     ("command", "link"),
     [
-        ("flatness", "figures"),
         ("measure corruption", "figures"),
         ("surface", "figures"),
         ("windows", "windows"),

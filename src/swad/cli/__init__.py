@@ -23,7 +23,6 @@ from swad.cli import (
     datasets,
     demo,
     doctor,
-    flatness,
     log,
     measure,
     merge,
@@ -57,7 +56,6 @@ add_command(app, report.report, report.EXAMPLES)
 add_command(app, select.select, select.EXAMPLES)
 add_command(app, prune.prune, prune.EXAMPLES)
 add_command(app, log.log, log.EXAMPLES)
-add_command(app, flatness.flatness, flatness.EXAMPLES)
 add_command(app, surface.surface, surface.EXAMPLES)
 add_command(app, robustness.robustness, robustness.EXAMPLES)
 add_command(app, tune.tune, tune.EXAMPLES)

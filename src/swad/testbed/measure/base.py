@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, get_args, get_or
 from swad.testbed.results.measured import Reading
 from swad.testbed.results.measurement_rows import Row
 from swad.util.options import Bounds, problem
-from swad.util.progress import Progress
+from swad.util.progress import Progress, part_progress
 
 if TYPE_CHECKING:
     import torch
@@ -50,8 +50,6 @@ class Measurement(Reading, ABC):
     """Whether values depend on the kind of device, whose random numbers differ."""
     of_window: ClassVar[bool] = False
     """Whether the weights may be "window", several snapshots inside the range that SWAD averaged."""
-    requires: ClassVar[str] = ""
-    """A package that the measurement needs, with the extra of swad that brings it: "curvlinops flatness"."""
 
     images: int | None = 200
 
@@ -82,7 +80,10 @@ class Measurement(Reading, ABC):
         return 1
 
     def on(self, run: SavedRun, device: torch.device) -> Self:
-        """Return the measurement with the defaults that a run or a device decides."""
+        """Return the measurement with the defaults that a run or a device decides.
+
+        Check here what would end the measurement later, such as a package that is missing.
+        """
         return self
 
     def settings(self) -> dict[str, Any]:
@@ -113,9 +114,12 @@ def option_types(what: type[Measurement]) -> dict[str, tuple[Any, ...]]:
 
 def option_help(what: type[Measurement]) -> dict[str, str]:
     """Return the text on each option in the docstring's ``Args:``."""
-    _, _, arguments = (inspect.getdoc(what) or "").partition("Args:\n")
-    texts = re.findall(r"^    (\w+): (.*(?:\n {8,}.*)*)", arguments, re.MULTILINE)
-    return {name: " ".join(text.split()) for name, text in texts}
+    texts: dict[str, str] = {}
+    for cls in reversed(what.__mro__):  # a subclass may leave out the options that it inherits
+        _, _, arguments = (inspect.cleandoc(cls.__doc__ or "")).partition("Args:\n")
+        found = re.findall(r"^    (\w+): (.*(?:\n {8,}.*)*)", arguments, re.MULTILINE)
+        texts |= {name: " ".join(text.split()) for name, text in found}
+    return {field.name: texts[field.name] for field in dataclasses.fields(what) if field.name in texts}
 
 
 class MeasuredRun:
@@ -168,6 +172,10 @@ class MeasuredRun:
         with torch.inference_mode():
             logits: Tensor = self.model(weights)(images).float()
         return logits
+
+    def part(self, index: int, n_parts: int) -> Progress | None:
+        """Return the progress of one of several equal parts of the case."""
+        return part_progress(self.progress, index, n_parts)
 
     def row(self, weights: str, domain: Domain, **values: Any) -> Row:
         """Return a row of values of one set of weights on one domain."""

@@ -41,12 +41,19 @@ class Job:
     settings: Mapping[str, Any]
     """What identifies stored rows."""
 
+    def rows(self, stored: Sequence[Row] | None = None) -> list[Row]:
+        """Return the stored rows of these weights with these settings; `stored` are those of the file, if known."""
+        stored = read_rows(self.run.path, self.what.file) if stored is None else stored
+        keys = {row["key"] for row in stored if row["kind"] == "settings" and _settings(row) == self.settings}
+        marks = set(self.fingerprints.items())
+        rows = [row for row in stored if row["key"] in keys and row["kind"] == self.what.kind]
+        return [row for row in rows if (row["weights"], row.get("fingerprint")) in marks]
+
     def missing(self, stored: Sequence[Row], names: Collection[str] | None = None) -> list[tuple[Row, list[str]]]:
         """Return the cases that some of the weights lack, and these weights."""
-        keys = {row["key"] for row in stored if row["kind"] == "settings" and _settings(row) == self.settings}
-        have = [row for row in stored if row["key"] in keys and row["kind"] == self.what.kind]
         fields = self.what.cases()[0].keys()
-        done = {(*(row.get(field) for field in fields), row["weights"], row.get("fingerprint")) for row in have}
+        rows = self.rows(stored)
+        done = {(*(row.get(field) for field in fields), row["weights"], row["fingerprint"]) for row in rows}
         wanted = {name: mark for name, mark in self.fingerprints.items() if names is None or name in names}
         missing = []
         for case in self.what.cases():

@@ -53,6 +53,10 @@ class Images:
     seen: tuple[str, ...]
     unseen: tuple[str, ...]
 
+    def side_of(self, domain: str) -> str:
+        """Return "seen" or "unseen"."""
+        return "seen" if domain in self.seen else "unseen"
+
     def side(self, name: str) -> dict[str, tuple[Tensor, Tensor]]:
         """Return the images of one side, "seen" or "unseen"."""
         return {domain: self.by_domain[domain] for domain in {"seen": self.seen, "unseen": self.unseen}[name]}

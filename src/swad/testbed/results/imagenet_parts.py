@@ -61,7 +61,7 @@ def part_result(row: Row) -> PartResult:
 class ImageNetC(Reading):
     """Errors on the stored images of ImageNet-C's 15 corruptions."""
 
-    name, title, axis, compared = "imagenet-c", "Error on ImageNet-C, %", AXIS, COMPARED
+    name, title, axis, compared = "imagenet-c", "Corruption error, %", AXIS, COMPARED
     note = "Errors on the stored images of ImageNet-C's 15 corruptions."
 
     @classmethod

@@ -27,8 +27,8 @@ COLUMNS = (
     *("dataset", "algorithm", "weights", "target", "trial", "side"),
     *("quantity", "value", "method", "settings"),
 )
-SIDES = ("seen", "unseen")
-"""Images of the sources, and of the held-out domain."""
+SIDES = {"seen": "Seen domains", "unseen": "Unseen domain"}
+"""Images of the sources, and of the held-out domain; as figures name them."""
 
 Quantity = str | float
 """A name, which is a column of the table, or a number, which is a point on the axis."""

@@ -9,13 +9,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from swad.testbed.experiments.flatness_report import measure_flatness, report_flatness
 from swad.testbed.experiments.report import Report
 from swad.testbed.experiments.reproduce.base import Reproduction, Results, availability_notes, write_run_page
 from swad.testbed.experiments.reproduce.config import PaperConfig
 from swad.testbed.experiments.reproduce.trainings import ERM, ERM_CYCLIC, Training
-from swad.testbed.experiments.run_flatness import FlatnessConfig
+from swad.testbed.measure.flatness import Flatness
 from swad.testbed.measure.saved_run import open_run
+from swad.testbed.results.measured import measured
+from swad.testbed.results.measured_report import report
+from swad.testbed.results.measurement_rows import FLATNESS
 from swad.testbed.results.run_data import RunData
 from swad.testbed.results.runs import load_run
 from swad.testbed.training.run_dir import RunError
@@ -61,12 +63,12 @@ def measure(results: Results, item: str, stem: str) -> Report:
     if not weights:
         datasets = ", ".join(config.measured_datasets(DATASETS))
         raise RunError(f"no run on {datasets} is finished: add --retry-failed to train failed runs again")
-    measured = measure_flatness(
-        [(open_run(path, config.data), names) for path, names in weights.items()],
-        FlatnessConfig(config.radii, config.directions, config.images),
-        **results.measuring,
-    )
-    return report_flatness(measured, output=results.folder(item), stem=stem, formats=config.formats)
+    what = Flatness(images=config.images, radii=tuple(config.radii or ()), directions=config.directions)
+    results.measure([(open_run(path, config.data), names) for path, names in weights.items()], what)
+    shown = report(measured([load_run(path) for path in weights], Flatness), Flatness)
+    folder = results.folder(item)
+    written = (*shown.write(folder, ()), *shown.save_figures(folder / stem, config.formats))
+    return Report(shown.tables, written, tuple(path / FLATNESS for path in weights))
 
 
 def write_figure_page(folder: Path, runs: Sequence[RunData]) -> Path:
@@ -77,10 +79,10 @@ def write_figure_page(folder: Path, runs: Sequence[RunData]) -> Path:
 
 
 def _build(results: Results) -> Report:
-    report = measure(results, "figure3", "figure3")
+    built = measure(results, "figure3", "figure3")
     page = write_figure_page(results.folder("figure3"), [load_run(path) for path in measured_weights(results)])
-    tables = (*report.tables, *availability_notes(results.config, DATASETS))
-    return Report(tables, (*report.written, page), report.row_files)
+    tables = (*built.tables, *availability_notes(results.config, DATASETS))
+    return Report(tables, (*built.written, page), built.row_files)
 
 
 ITEMS = (

@@ -24,9 +24,9 @@ from swad.testbed.results.labels import algorithm_label, directory_names, is_erm
 from swad.testbed.results.measured_report import MeasuredReport
 from swad.testbed.results.method_results import DatasetResults, collect_results
 from swad.testbed.results.page.comparisons import comparison_section
-from swad.testbed.results.page.flatness import flatness_sections, surface_sections
 from swad.testbed.results.page.measured import measured_sections
 from swad.testbed.results.page.section import PANEL
+from swad.testbed.results.page.surfaces import surface_sections
 from swad.testbed.results.page.sweep import build_sweep, is_sweep
 from swad.testbed.results.record_table import Series
 from swad.testbed.results.records import RecordError
@@ -169,12 +169,11 @@ def write_page(
     measurements = [
         section for number, each in enumerate(measured) for section in measured_sections(f"m{number}", each)
     ]
-    for build in (flatness_sections, surface_sections):
-        try:
-            measurements += build(runs if surfaces is None else surfaces)
-        except RecordError as error:  # one damaged file must not cost the page
-            problems.append(f"Measurements are missing here: {error}.")
-            warnings.warn(f"the page lacks measurements: {error}", stacklevel=2)
+    try:
+        measurements += surface_sections(runs if surfaces is None else surfaces)
+    except RecordError as error:  # one damaged file must not cost the page
+        problems.append(f"Measurements are missing here: {error}.")
+        warnings.warn(f"the page lacks measurements: {error}", stacklevel=2)
     template = _environment().get_template("page.html")
     page = template.render(
         title=title,

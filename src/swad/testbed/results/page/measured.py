@@ -34,4 +34,4 @@ def _section(id: str, dataset: str, report: MeasuredReport) -> Section:
     legend = tuple(LegendEntry(name, colors[name] + 1, is_dashed[name]) for name in methods)
     figures = (Figures("", legend, tuple(plots)),) if plots else ()
     lead = f"{what.note} {BANDS}" if plots else what.note
-    return Section(id, f"{what.title} on {dataset}", lead.strip(), figures, tables=tables)
+    return Section(id, f"{what.title.removesuffix(', %')} on {dataset}", lead.strip(), figures, tables=tables)
