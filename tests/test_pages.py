@@ -14,6 +14,8 @@ import typer
 from helpers import ROOT
 from helpers.documents import blocks, name, pages
 from swad import cli
+from swad.cli import measure
+from swad.testbed.measure.registry import list_measurements
 
 PAGES = pages()
 TABLE = re.compile(r"<!-- table: .*?<!-- end -->", re.DOTALL)
@@ -71,6 +73,8 @@ def test_options_exist() -> None:
         for child in getattr(command, "commands", {}).values():
             collect(child)
 
+    for measurement in list_measurements():
+        collect(measure.app.info.cls().get_command(None, measurement))
     collect(typer.main.get_command(cli.app))
     for page in PAGES:
         text = TABLE.sub("", page.read_text(encoding="utf-8"))
