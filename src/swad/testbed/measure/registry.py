@@ -62,8 +62,10 @@ def stored_reports(runs: Sequence[RunData]) -> tuple[list[MeasuredReport], list[
             if len(values):
                 reports.append(report(values, what))
         except (MeasurementError, RecordError) as error:
-            problems.append(f"Measurements are missing here: {error}.")
-            warnings.warn(f"the page lacks measurements: {error}", stacklevel=2)
+            problem = f"Measurements are missing here: {error}."
+            if problem not in problems:  # several measurements share a file
+                problems.append(problem)
+                warnings.warn(f"the page lacks measurements: {error}", stacklevel=2)
     try:
         if len(values := read_stored_values(runs)):
             reports.append(report(values, ImageNetC))
