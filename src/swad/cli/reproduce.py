@@ -86,7 +86,7 @@ def reproduce(
     live_weights: Annotated[str, typer.Option(help="Figures: live weights of ERM and SAM, best or last.")] = "best",
     radii: Annotated[
         list[str] | None,
-        typer.Option(metavar=parse.NUMBERS, help="figure3, ranking: radii, as for `swad flatness`."),
+        typer.Option(metavar=parse.NUMBERS, help="figure3, ranking: radii, as for `swad measure flatness`."),
     ] = None,
     directions: Annotated[
         int | None, typer.Option(help="figure3, ranking: number of random directions. Default: 100; small 20; smoke 4.")
