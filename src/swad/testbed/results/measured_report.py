@@ -65,23 +65,24 @@ class MeasuredReport:
         """All tables."""
         return tuple(table for tables in self.by_place.values() for table in tables)
 
-    def figure(self, dataset: str, panel: str = "", **style: Any) -> Figure | None:
-        """Draw the curves of a dataset, or one of its panels; None if the measurement has no axis."""
+    def figure(self, dataset: str) -> Figure | None:
+        """Draw the curves of a dataset; None if the measurement has no axis."""
         from swad.testbed.results.figures.curves import curves_figure
 
-        if not self.what.axis:
-            return None
-        points, differences = (self._drawn(frame, dataset, panel) for frame in (self.means, self.differences))
         what = self.what
-        return curves_figure(
-            points, differences, title=what.title, axis=what.axis, scale=what.scale, log=self.log, **style
-        )
+        if not what.axis:
+            return None
+        points, differences = self.drawn(dataset)
+        return curves_figure(points, differences, title=what.title, axis=what.axis, scale=what.scale, log=self.log)
 
-    def _drawn(self, frame: pd.DataFrame, dataset: str, panel: str) -> pd.DataFrame:
-        """Return the rows on the axis of a dataset or one of its panels, with the names of their panels."""
+    def drawn(self, dataset: str) -> tuple[pd.DataFrame, pd.DataFrame]:
+        """Return means and differences of a dataset along the axis, with the names of their panels."""
+        means, differences = (self._along_axis(frame, dataset) for frame in (self.means, self.differences))
+        return means, differences
+
+    def _along_axis(self, frame: pd.DataFrame, dataset: str) -> pd.DataFrame:
         frame = frame[(frame["dataset"] == dataset) & frame["quantity"].map(_is_point).astype(bool)]
-        frame = frame.assign(panel=[self.panel(*place) for place in zip(*map(frame.__getitem__, PLACE), strict=True)])
-        return frame[frame["panel"] == panel] if panel else frame
+        return frame.assign(panel=[self.panel(*place) for place in zip(*map(frame.__getitem__, PLACE), strict=True)])
 
     def panel(self, dataset: str, side: str, settings: str) -> str:
         """Name dataset and side, with the settings in which those of several differ."""

@@ -6,7 +6,7 @@ better than their values.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from swad.testbed.results.figures.style import (
@@ -37,9 +37,6 @@ def curves_figure(
     axis: str,
     scale: float = 1.0,
     log: bool = False,
-    bare: bool = False,
-    size: tuple[float, float] = (3.2, 3.0),
-    colors: Mapping[str, int] | None = None,
 ) -> Figure:
     """Draw means along an axis, and their paired differences from the first method where these have intervals.
 
@@ -51,26 +48,22 @@ def curves_figure(
         scale: Factor of the values.
         log: Whether the vertical axis of the means is logarithmic. Points that are not positive are left out, and a
             band ends where its lower end is not positive.
-        bare: Leave out titles and legend, for a page that has its own.
-        size: Width and height of a panel in inches.
-        colors: Index in the palette by method, for figures that are shown together.
     """
     methods = list(dict.fromkeys(means["method"]))
-    colors = colors or method_colors(methods)
+    colors = method_colors(methods)
     style = {name: (PALETTE[colors[name]], DASHES[i % len(DASHES)]) for i, name in enumerate(methods)}
     below = differences.dropna(subset="low").rename(columns={"difference": "mean"})
     panels = list(dict.fromkeys(means["panel"]))
     n_rows = 2 if len(below) and len(means) else 1
     with figure_style():
-        figure = new_figure(size[0] * max(1, len(panels)) + 0.3, size[1] * (1 + 0.65 * (n_rows - 1)))
+        figure = new_figure(3.2 * max(1, len(panels)) + 0.3, 3.0 * (1 + 0.65 * (n_rows - 1)))
         ratios = [3, 2][:n_rows]
         grid = figure.subplots(n_rows, max(1, len(panels)), squeeze=False, sharex="col", height_ratios=ratios)
         for number, panel in enumerate(panels):
             top = grid[0][number]
             _draw(top, means[means["panel"] == panel], style, scale, log)
             top.set_ylabel(title)
-            if not bare:
-                top.set_title(panel, loc="left")
+            top.set_title(panel, loc="left")
             of_panel = below[below["panel"] == panel]
             if n_rows == 2:
                 grid[1][number].axhline(0, color=FAINT, linewidth=0.7, zorder=1)
@@ -78,8 +71,7 @@ def curves_figure(
                 if len(of_panel):
                     grid[1][number].set_ylabel(f"difference from\n{of_panel['baseline'].iloc[0]}")
             grid[-1][number].set_xlabel(axis)
-        if not bare:
-            add_legend(figure, title=BANDS if means["low"].notna().any() else "")
+        add_legend(figure, title=BANDS if means["low"].notna().any() else "")
     return figure
 
 
@@ -113,8 +105,3 @@ def _draw(axes: Axes, rows: pd.DataFrame, style: Mapping[str, tuple[str, Any]], 
 
         axes.set_yscale("log")
         axes.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
-
-
-def dashed(methods: Sequence[str]) -> dict[str, bool]:
-    """Return which of a figure's methods are drawn with a dashed line, for a legend outside of it."""
-    return {method: number % len(DASHES) > 0 for number, method in enumerate(methods)}

@@ -179,10 +179,8 @@ def write_page(
         common=_common_settings(runs),
         varying=_varying_settings(runs) if len(runs) <= MAX_ROWS else None,
         charts={
-            trial.id: trial.charts
-            for experiment in experiments
-            for target in experiment.targets
-            for trial in target.trials
+            **{trial.id: trial.charts for each in experiments for target in each.targets for trial in target.trials},
+            **{group.id: group.charts for section in measurements for group in section.figures if group.charts},
         },
         paper=published.paper(),
         version=__version__,

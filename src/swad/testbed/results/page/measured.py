@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from swad.testbed.results.figures.curves import BANDS, dashed
-from swad.testbed.results.figures.style import method_colors, themed_svg
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from swad.testbed.results.figures.curves import BANDS
+from swad.testbed.results.figures.style import DASHES, method_colors
 from swad.testbed.results.measured_report import MeasuredReport
-from swad.testbed.results.page.section import PANEL, Figures, LegendEntry, Plot, Section
+from swad.testbed.results.page.section import Figures, LegendEntry, Section
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 def measured_sections(id: str, report: MeasuredReport) -> list[Section]:
@@ -23,15 +29,38 @@ def _section(id: str, dataset: str, report: MeasuredReport) -> Section:
     what, of_dataset = report.what, report.values["dataset"] == dataset
     tables = tuple(table for place, tables in report.by_place.items() if place[0] == dataset for table in tables)
     methods = list(dict.fromkeys(report.values[of_dataset]["method"]))
-    colors, is_dashed = method_colors(methods), dashed(methods)
-    plots = []
-    for number, place in enumerate(place for place in report.by_place if place[0] == dataset):
-        panel = report.panel(*place)
-        figure = report.figure(dataset, panel, bare=True, size=PANEL, colors=colors)
-        if figure is not None:
-            label = f"{what.title} against {what.axis}, {panel}"
-            plots.append(Plot(panel, themed_svg(figure, f"{id}-{number}", label)))
-    legend = tuple(LegendEntry(name, colors[name] + 1, is_dashed[name]) for name in methods)
-    figures = (Figures("", legend, tuple(plots)),) if plots else ()
-    lead = f"{what.note} {BANDS}" if plots else what.note
+    colors = method_colors(methods)
+    # Colors repeat after eight methods, and not everyone sees them.
+    dashed = {method: number % len(DASHES) > 0 for number, method in enumerate(methods)}
+    charts = []
+    if what.axis:
+        means, differences = report.drawn(dataset)
+        below = differences.dropna(subset="low").rename(columns={"difference": "mean"})
+        for panel, curves in means.groupby("panel", sort=False):
+            charts.append(_chart(str(panel), curves, report, colors, dashed))
+            if len(of_panel := below[below["panel"] == panel]):
+                title = f"Difference from {of_panel['baseline'].iloc[0]}: {panel}"
+                charts.append(_chart(title, of_panel, report, colors, dashed))
+    legend = tuple(LegendEntry(name, colors[name] + 1, dashed[name]) for name in methods)
+    figures = (Figures("", legend, charts=tuple(charts), id=f"{id}-charts"),) if charts else ()
+    lead = f"{what.note} {BANDS}" if charts else what.note
     return Section(id, f"{what.title.removesuffix(', %')} on {dataset}", lead.strip(), figures, tables=tables)
+
+
+def _chart(
+    title: str, rows: pd.DataFrame, report: MeasuredReport, colors: Mapping[str, int], dashed: Mapping[str, bool]
+) -> dict[str, Any]:
+    """Return a chart of curves with bands: columns quantity method mean low high."""
+    series = []
+    for name, curve in rows.groupby("method", sort=False):
+        curve = curve.astype({"quantity": float}).sort_values("quantity")
+        at, band = [], []
+        for x, mean, low, high in curve[["quantity", "mean", "low", "high"]].itertuples(index=False):
+            if mean == mean:
+                at.append([x, report.what.scale * mean])
+            if low == low:
+                band.append([x, report.what.scale * low, report.what.scale * high])
+        series.append(
+            {"name": name, "color": colors[str(name)] + 1, "dashed": dashed[str(name)], "at": at, "band": band}
+        )
+    return {"title": title, "across": {"name": report.what.axis}, "series": series}

@@ -143,10 +143,11 @@ function valueAxis(points, threshold, isLoss) {
 }
 
 // A figure of series, each with a name, the number of a color, and [x, value] for every point; a value that is not
-// finite is text and leaves a gap. Options: the averaged range and the threshold of a valley; points instead of curves;
+// finite is text and leaves a gap. A series may have a band, [x, low, high] for every point, and be dashed. Options: the averaged range and the threshold of a valley; points instead of curves;
 // for other axes than steps, their name, whether they are logarithmic, and the words at whole numbers.
 function chart(title, series, { range = null, isLoss = false, isPoints = false, across = null } = {}) {
-  const width = 440, height = 245, [left, top, right, bottom] = [44, 8, 432, 214];
+  const hasName = across && across.name !== title;
+  const width = 440, height = hasName ? 262 : 245, [left, top, right, bottom] = [44, 8, 432, 214];
   const points = series.flatMap((one) => one.at).filter((point) => typeof point[1] === "number");
   const threshold = isLoss && range ? range.threshold : null;
   const every = [...new Set(series.flatMap((one) => one.at.map((point) => point[0])))].sort((a, b) => a - b);
@@ -160,7 +161,8 @@ function chart(title, series, { range = null, isLoss = false, isPoints = false, 
     xAxis = makeAxis(every[0] - margin, last + margin, false, 5);
   }
   if (across && (across.words || every.length < 7)) xAxis.ticks = every.map((value) => [value, text(value)]);
-  const yAxis = valueAxis(points.length ? points : [[0, 0]], threshold, isLoss);
+  const ends = series.flatMap((one) => (one.band || []).flatMap(([at, low, high]) => [[at, low], [at, high]]));
+  const yAxis = valueAxis(points.length ? [...points, ...ends] : [[0, 0]], threshold, isLoss);
   const x = (value) => left + xAxis.at(value) * (right - left);
   const y = (value) => bottom - yAxis.at(value) * (bottom - top);
 
@@ -174,10 +176,15 @@ function chart(title, series, { range = null, isLoss = false, isPoints = false, 
       draw("text", { x: left - 6, y: y(value) + 4, "text-anchor": "end" }, label));
   }
   for (const [value, label] of xAxis.ticks) svg.append(draw("text", { x: x(value), y: bottom + 18, "text-anchor": "middle" }, label));
+  if (hasName) svg.append(draw("text", { x: (left + right) / 2, y: bottom + 38, "text-anchor": "middle" }, across.name));
   svg.append(draw("line", { class: "axis", x1: left, x2: right, y1: bottom, y2: bottom }));
   // What lies beyond the axes is cut off.
   const inside = draw("svg", { x: left - 4, y: top - 4, width: right - left + 8, height: bottom - top + 5, viewBox: `${left - 4} ${top - 4} ${right - left + 8} ${bottom - top + 5}` });
   if (threshold !== null) inside.append(draw("line", { class: "threshold", x1: left, x2: right, y1: y(threshold), y2: y(threshold) }));
+  for (const one of series.filter((each) => each.band && each.band.length > 1)) {
+    const edge = (end) => one.band.map((each) => `${x(each[0]).toFixed(1)} ${y(each[end]).toFixed(1)}`);
+    inside.append(draw("path", { class: "band", d: `M${[...edge(1), ...edge(2).reverse()].join("L")}Z`, style: `fill: var(--series-${one.color})` }));
+  }
   series.forEach((one, number) => {
     const aside = isPoints ? 7 * (number - (series.length - 1) / 2) : 0;  // points of several series stand side by side
     let path = "", pen = "M";
@@ -186,7 +193,7 @@ function chart(title, series, { range = null, isLoss = false, isPoints = false, 
       path += `${pen}${(x(step) + aside).toFixed(1)} ${y(value).toFixed(1)}${isPoints ? "h0" : ""}`;
       pen = isPoints ? "M" : "L";
     }
-    const classes = ["curve", ...(one.color ? [] : ["mean"]), ...(isPoints || one.at.length === 1 ? ["dot"] : [])];
+    const classes = ["curve", ...(one.color ? [] : ["mean"]), ...(one.dashed ? ["dashed"] : []), ...(isPoints || one.at.length === 1 ? ["dot"] : [])];
     // A line of length 0 with round ends is a dot.
     inside.append(draw("path", { class: classes.join(" "), d: path && path + "h0", style: one.color ? `stroke: var(--series-${one.color})` : "" }));
   });
@@ -196,6 +203,7 @@ function chart(title, series, { range = null, isLoss = false, isPoints = false, 
   const reading = make("output", { class: "reading", "aria-live": "off" });
   const cursor = draw("line", { class: "cursor", y1: top, y2: bottom });
   const number = (value) => (typeof value !== "number" ? value
+    : across && !isPoints ? shortNumber(value)
     : Math.abs(value) < 1e4 ? value.toFixed(isLoss ? 3 : 1) : value.toExponential(2).replace("e+", "e"));
   function show(event) {
     if (!every.length) return;

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from swad.testbed.results.tables import Table
 
@@ -34,7 +34,11 @@ class Figures(NamedTuple):
 
     title: str
     legend: tuple[LegendEntry, ...]
-    plots: tuple[Plot, ...]
+    plots: tuple[Plot, ...] = ()
+    charts: tuple[dict[str, Any], ...] = ()
+    """What the page's script draws."""
+    id: str = ""
+    """Where it draws them."""
 
 
 @dataclass(frozen=True)
