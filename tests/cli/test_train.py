@@ -183,7 +183,7 @@ def test_training_without_the_report_extra_ends_with_the_table(tmp_path, own_dat
     assert again.stderr.strip() == note
     run = next((tmp_path / "runs").rglob("done.json")).parent
     refused = swad_without(
-        missing[:1], "flatness", run, "--directions", "4", "--radii", "0,1", "--device", "cpu", code=1
+        missing[:1], "measure", "flatness", run, "--directions", "4", "--radii", "0,1", "--device", "cpu", code=1
     )
     assert refused.stderr.splitlines()[-1] == "error: figures need matplotlib: pip install 'swad[report]'"
     assert not (run / "flatness.jsonl").exists(), "a missing package is reported before anything is measured"

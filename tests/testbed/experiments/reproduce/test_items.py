@@ -103,7 +103,8 @@ def require_five_methods(folder: Path) -> None:
     for name in ("ERM (best)", "SAM (best)", "SWA (cyclic)", "SWA", "SWAD"):
         assert f">{name}<" in drawn
         assert name in text
-        assert name == "ERM (best)" or f"{name} against ERM (best)" in page
+        assert name == "ERM (best)" or f">{name}, γ = 5<" in page
+    assert "Compared with ERM (best): digits, unseen" in page
 
 
 def test_the_cost_of_the_whole_paper_is_known_without_its_data(tmp_path: Path):
