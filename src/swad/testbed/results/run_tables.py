@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Literal
 
 from swad.testbed.results import published
@@ -288,13 +287,10 @@ def _published_rows(dataset: str, targets: Sequence[str]) -> list[Row]:
 
 def selected_runs_table(results: DatasetResults) -> Table:
     """Build the table of selected runs: directory, step and differing hyperparameters behind every result."""
-    groups: dict[tuple[str, int, Path, int], list[str]] = {}
-    runs: dict[Path, RunData] = {}
+    groups: dict[tuple[str, int, int, int], list[str]] = {}
     for row, step in zip(results.results.itertuples(), weights_steps(results.runs, results.results), strict=True):
-        run = results.runs[row.run]
-        runs[run.path] = run
         label = row.method if step == row.step else row.method.replace("(best)", f"(best, step {step:,})")
-        groups.setdefault((row.target, row.trial, run.path, row.step), []).append(label)
+        groups.setdefault((row.target, row.trial, row.run, row.step), []).append(label)
     names = dict(zip((run.path for run in results.members), directory_names(results.members), strict=True))
     columns = differing_hyperparameters(results.members)
     rows = [
@@ -302,12 +298,12 @@ def selected_runs_table(results: DatasetResults) -> Table:
             f"{target}, trial {trial}",
             (
                 Cell(text=", ".join(labels)),
-                Cell(text=names[path]),
+                Cell(text=names[results.runs[run].path]),
                 Cell(step, decimals=0),
-                *(Cell(text=runs[path].compared_settings.get(column, "–")) for column in columns),
+                *(Cell(text=results.runs[run].compared_settings.get(column, "–")) for column in columns),
             ),
         )
-        for (target, trial, path, step), labels in sorted(groups.items(), key=lambda item: item[0][:2])
+        for (target, trial, run, step), labels in sorted(groups.items(), key=lambda item: item[0][:2])
     ]
     return Table(
         f"Selected runs: {results.dataset}",

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -89,6 +89,7 @@ class Accuracies:
             of_run = [codes.get(run.targets[place], -2) if place < len(run.targets) else -2 for run in runs]
             on_target |= rows.domain.cat.codes.to_numpy() == np.array(of_run)[rows.run.to_numpy()]
         self.on_target, self.on_sources = rows[on_target], rows[~on_target]
+        self._means: dict[Hashable, Scores] = {}
 
     @classmethod
     def of(cls, runs: RunList) -> Accuracies:
@@ -114,13 +115,33 @@ class Accuracies:
 
     def source_scores(self, weights: Iterable[str], runs: Iterable[int] | None = None) -> Scores:
         """Return the mean accuracy on the sources' validation splits; the target's rows are not among those read."""
-        rows = self.on_sources
-        rows = rows[((rows.split == "out") & rows.weights.isin(list(weights))).to_numpy()]
-        if runs is not None:
-            rows = rows[rows.run.isin(list(runs)).to_numpy()]
-        imported = {n for n, run in enumerate(self.runs) if domainbed.seed_of(run.config) is not None}
         # DomainBed's rounding decides between its runs.
-        return mean_by_step(rows, lambda run: domainbed.mean if run in imported else mean)
+        return self.on_split("out", weights, runs, lambda run: domainbed.mean if run in self.imported else mean)
+
+    @cached_property
+    def imported(self) -> set[int]:
+        """The runs of DomainBed."""
+        return {n for n, run in enumerate(self.runs) if domainbed.seed_of(run.config) is not None}
+
+    def on_split(
+        self,
+        split: str,
+        weights: Iterable[str],
+        runs: Iterable[int] | None = None,
+        mean_of: Callable[[int], Callable[[list[float]], float]] | None = None,
+    ) -> Scores:
+        """Return the mean accuracy on a split of the sources, which is computed once where all means are alike."""
+        key = split, frozenset(weights), None if runs is None else frozenset(runs)
+        if mean_of is not None and self.imported:
+            return mean_by_step(self._rows(*key), mean_of)
+        if key not in self._means:
+            self._means[key] = mean_by_step(self._rows(*key))
+        return self._means[key]
+
+    def _rows(self, split: str, weights: Collection[str], runs: Collection[int] | None) -> pandas.DataFrame:
+        rows = self.on_sources
+        rows = rows[((rows.split == split) & rows.weights.isin(list(weights))).to_numpy()]
+        return rows if runs is None else rows[rows.run.isin(list(runs)).to_numpy()]
 
     def target_scores(self, weights: Iterable[str], split: str = "out") -> Scores:
         """Return the accuracy on a split of the target."""
@@ -450,9 +471,7 @@ class _Selector:
         self._accuracies = Accuracies.of(runs)
         self._chooser = Chooser(self._accuracies, selection, weights)
         self._on_target = self._accuracies.target_scores(weights, split)
-        rows = self._accuracies.on_sources
-        rows = rows[rows.weights.isin(weights).to_numpy()]
-        self._on_sources = [mean_by_step(rows[(rows.split == name).to_numpy()]) for name in ("test", "out")]
+        self._on_sources = [self._accuracies.on_split(name, weights) for name in ("test", "out")]
 
     def frames(
         self, methods: _Members, targets: Mapping[str, Sequence[str]], weights: Mapping[tuple[str, str], Sequence[str]]
