@@ -18,7 +18,7 @@ from swad.testbed.results.labels import (
 )
 from swad.testbed.results.run_data import RunData
 from swad.testbed.results.runs import RunList
-from swad.testbed.results.selection import ORACLES, DatasetResults, collect_results, weights_steps
+from swad.testbed.results.selection import ORACLES, DatasetResults, collect_results, once, weights_steps
 from swad.testbed.results.tables import PAPER, Cell, Row, Table, percent_cell
 from swad.testbed.results.training_curves import final_values, valleys
 from swad.util.grouping import group_by
@@ -93,7 +93,8 @@ def results_table(
 def accuracy_table(results: DatasetResults, paper: PaperRows = "few", allow_missing_targets: bool = False) -> Table:
     """Build the accuracy table of one dataset; see `accuracy_tables`."""
     runs, targets = results.members, results.targets
-    rows, error = _our_rows(results, allow_missing_targets)
+    ours, error = _our_rows(results, allow_missing_targets)
+    rows = [*ours]
     if paper != "none" and results.has_target:
         published_rows = _published_rows(results.dataset, targets)
         rows += published_rows if paper == "all" else comparable_rows(published_rows, rows, runs)
@@ -201,6 +202,7 @@ def _missing_targets(present: Accuracies, results: DatasetResults) -> tuple[str,
     return tuple(sorted({*results.targets, *results.missing_targets} - {target for target, _ in present}))
 
 
+@once
 def _our_rows(results: DatasetResults, allow_missing_targets: bool) -> tuple[list[Row], str]:
     """Return a row per method, with the marks of each column, and why differences were not tested."""
     targets = results.targets if results.has_target else ()
@@ -285,6 +287,7 @@ def _published_rows(dataset: str, targets: Sequence[str]) -> list[Row]:
 # ------------------------------------------------------------ tables of runs
 
 
+@once
 def selected_runs_table(results: DatasetResults) -> Table:
     """Build the table of selected runs: directory, step and differing hyperparameters behind every result."""
     groups: dict[tuple[str, int, int, int], list[str]] = {}

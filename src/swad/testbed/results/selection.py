@@ -25,8 +25,8 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from functools import cached_property, wraps
+from typing import TYPE_CHECKING, Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
 from swad.testbed.results import domainbed
 from swad.testbed.results.labels import LIVE_WEIGHTS, is_erm, shared_label
@@ -40,6 +40,9 @@ from swad.util.statistics import mean
 
 if TYPE_CHECKING:
     import pandas
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 SELECTIONS = ("iid", "last", "lodo", "oracle", "oracle_best_step")
 ORACLES = ("oracle", "oracle_best_step")
@@ -333,6 +336,8 @@ class DatasetResults:
     """Whether any run evaluated a test split."""
     has_live: bool = True
     """Whether the live weights of any run were evaluated on its target."""
+    derived: dict[Hashable, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """What was built from the results; see `once`."""
 
     @property
     def has_target(self) -> bool:
@@ -364,6 +369,20 @@ class DatasetResults:
             for row in self.of(method)
             if column == "value" or not math.isnan(row.source)
         }
+
+
+def once(build: Callable[Concatenate[DatasetResults, P], T]) -> Callable[Concatenate[DatasetResults, P], T]:
+    """Keep what a function builds from results, as a report prints it and shows it on its page."""
+
+    @wraps(build)
+    def build_once(results: DatasetResults, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        key = (build.__name__, args, *kwargs.items())
+        if key not in results.derived:
+            results.derived[key] = build(results, *args, **kwargs)
+        built: T = results.derived[key]
+        return built
+
+    return build_once
 
 
 def same_kind(results: Iterable[DatasetResults]) -> bool:
