@@ -234,8 +234,8 @@ def _decompress(content: bytes, stored: Path) -> bytes:
 
 def stored_path(path: str | os.PathLike[str]) -> Path:
     """Return the file, or if there is only a compressed one, that; beside the file itself, it is ignored."""
-    compressed = compressed_path(path)
-    return compressed if compressed.exists() and not Path(path).exists() else Path(path)
+    compressed = f"{os.fspath(path)}.gz"  # as `gzip` names it, which suits results that are kept and not changed
+    return Path(compressed if os.path.exists(compressed) and not os.path.exists(path) else path)
 
 
 def compressed_path(path: str | os.PathLike[str]) -> Path:

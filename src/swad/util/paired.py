@@ -151,31 +151,14 @@ def adjust_together(differences: Sequence[Sequence[float]]) -> list[float]:
     return [float((largest >= value - ROUNDING).mean()) for value in observed]
 
 
-def adjust_p_values(p_values: Sequence[float | None], method: str = "holm") -> list[float | None]:
-    """Correct p-values for the number of tests among them; None (no test) stays None and does not count.
+def adjust_p_values(p_values: Sequence[float | None]) -> list[float | None]:
+    """Correct p-values for the number of tests among them (Holm 1979); None (no test) stays None and does not count.
 
     >>> [p and round(p, 3) for p in adjust_p_values([0.01, None, 0.04, 0.03])]
     [0.03, None, 0.06, 0.06]
-
-    Args:
-        p_values: The p-values of one family of tests.
-        method: "holm", "none", or another name that `statsmodels.stats.multitest.multipletests` takes.
     """
-    adjusted = iter(_adjust([p for p in p_values if p is not None], method))
-    return [None if p is None else next(adjusted) for p in p_values]
-
-
-def _adjust(p_values: list[float], method: str) -> list[float]:
-    if method == "none" or not p_values:
-        return p_values
-    if method == "holm":  # here, because every table needs it and statsmodels takes a second to load
-        adjusted, largest = list(p_values), 0.0
-        for rank, index in enumerate(sorted(range(len(p_values)), key=lambda index: p_values[index])):
-            largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[index]))
-            adjusted[index] = largest
-        return adjusted
-    try:
-        from statsmodels.stats.multitest import multipletests
-    except ImportError:
-        raise ImportError(f"the correction {method} needs statsmodels: pip install 'swad[report]'") from None
-    return [float(p) for p in multipletests(p_values, method=method)[1]]
+    tests = sorted((p, place) for place, p in enumerate(p_values) if p is not None)
+    adjusted, largest = list(p_values), 0.0
+    for rank, (p, place) in enumerate(tests):
+        adjusted[place] = largest = max(largest, min(1.0, (len(tests) - rank) * p))
+    return adjusted

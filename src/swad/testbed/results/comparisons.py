@@ -142,10 +142,10 @@ def complete_trials(targets: Sequence[str], *methods: Collection[tuple[str, int]
     return [n for n in trials if all((target, n) in results for results in methods for target in targets)]
 
 
-def correct(comparisons: Iterable[Comparison], method: str = "holm") -> list[Comparison]:
+def correct(comparisons: Iterable[Comparison]) -> list[Comparison]:
     """Correct the p-values of comparisons that are read together for their number."""
     comparisons = list(comparisons)
-    adjusted = adjust_p_values([comparison.test.p for comparison in comparisons], method)
+    adjusted = adjust_p_values([comparison.test.p for comparison in comparisons])
     return [replace(comparison, corrected_p=p) for comparison, p in zip(comparisons, adjusted, strict=True)]
 
 
@@ -157,7 +157,6 @@ def compare_methods(
     baseline: str | None = BASELINE,
     *,
     unit: str = "auto",
-    correction: str = "holm",
 ) -> list[Comparison]:
     """Compare every method on a dataset with a baseline, or all pairs of methods, over the targets of the runs.
 
@@ -168,13 +167,10 @@ def compare_methods(
         results: The results of all methods on one dataset.
         baseline: Label of the method to compare with; None for all pairs.
         unit: Unit of the paired test: "auto", "runs", "trials" or "targets".
-        correction: "holm", "none", or another name of `statsmodels.stats.multitest.multipletests`.
     """
     accuracies = {method.label: results.accuracies(method.label) for method in results.methods}
     baseline = None if baseline is None else find_method([results], baseline)
-    comparisons = compare_accuracies(
-        accuracies, baseline, results.targets, unit=unit, correction=correction, dataset=results.dataset
-    )
+    comparisons = compare_accuracies(accuracies, baseline, results.targets, unit=unit, dataset=results.dataset)
     return [replace(comparison, missing_targets=results.missing_targets) for comparison in comparisons]
 
 
@@ -184,7 +180,6 @@ def compare_accuracies(
     targets: Sequence[str] | None = None,
     *,
     unit: str = "auto",
-    correction: str = "holm",
     dataset: str = "",
 ) -> list[Comparison]:
     """Compare methods by their accuracies, by default on all targets that these have; see `compare_methods`."""
@@ -200,7 +195,7 @@ def compare_accuracies(
         compare(accuracies[first], accuracies[second], targets, unit, n_comparisons, (dataset, first, second))
         for first, second in pairs
     )
-    return correct(filter(None, comparisons), correction)
+    return correct(filter(None, comparisons))
 
 
 def compare_together(accuracies: Mapping[str, Accuracies], baseline: str, dataset: str = "") -> list[Comparison]:

@@ -83,12 +83,17 @@ class RecordColumns:
     def __init__(self) -> None:
         self._series = _Codes()  # of domain, split, metric and weights, which repeat from step to step
         self._steps, self._codes, self._values = ([np.array([], kind)] for kind in (np.int64, np.int32, np.float64))
+        self._last: Sequence[tuple[str | None, ...]] = ()
         self._ends = [0]
 
     def add(self, records: Sequence[Line | Record]) -> int:
         """Add the records of the next run, and return its number."""
-        codes = map(self._series.__getitem__, map(_SERIES, records))
-        self._codes.append(np.fromiter(codes, np.int32, len(records)))
+        series = tuple(map(_SERIES, records))
+        if series != self._last:  # the runs of a search mostly have the same, and comparing takes less than searching
+            self._codes.append(np.fromiter(map(self._series.__getitem__, series), np.int32, len(records)))
+            self._last = series
+        else:
+            self._codes.append(self._codes[-1])
         self._steps.append(np.fromiter(map(_STEP, records), np.int64, len(records)))
         self._values.append(np.array(list(map(_VALUE, records)), np.float64))
         self._ends.append(self._ends[-1] + len(records))
@@ -132,10 +137,10 @@ def distinct(rows: pd.DataFrame, name: str) -> list[tuple[int, str]]:
     >>> distinct(records_frame([Record("r", step, "sketch", "out", "loss", 0.5) for step in (1, 2)]), "domain")
     [(0, 'sketch')]
     """
-    names, codes = rows[name].cat.categories, rows[name].cat.codes.to_numpy()
+    names, codes = rows[name].cat.categories.tolist(), rows[name].cat.codes.to_numpy()
     known = codes >= 0
-    keys = pd.unique(rows.run.to_numpy()[known].astype(np.int64) * max(len(names), 1) + codes[known])
-    return [(int(key) // len(names), names[int(key) % len(names)]) for key in keys]
+    keys = pd.unique(rows.run.to_numpy()[known].astype(np.int64) * max(len(names), 1) + codes[known]).tolist()
+    return [(key // len(names), names[key % len(names)]) for key in keys]
 
 
 def repeats(rows: pd.DataFrame) -> pd.DataFrame:

@@ -112,7 +112,8 @@ class RunData:
         identity (names the run), hyperparameter (varied by a search), protocol (must agree for runs to be compared),
         machine (how and where it was computed) or output (which results were kept).
         """
-        return {name: self.config[name] for name in sorted(self.config) if self.role(name) in roles}
+        role = self.roles.get
+        return {name: self.config[name] for name in sorted(self.config) if role(name, "hyperparameter") in roles}
 
     def role(self, name: str) -> str:
         """Return the role of one setting."""
@@ -125,10 +126,10 @@ def setting_text(value: object) -> str:
     >>> setting_text({"crop": 0.8, "flip": 0.5}), setting_text(["swad", "ema"]), setting_text([]), setting_text(True)
     ('crop=0.8, flip=0.5', 'swad, ema', 'none', 'true')
     """
+    if isinstance(value, str):
+        return value
     if isinstance(value, Mapping) and value:
         return ", ".join(f"{name}={setting_text(part)}" for name, part in value.items())
     if isinstance(value, (list, tuple)) and value:
         return ", ".join(map(setting_text, value))
-    if value in (None, [], (), {}):
-        return "none"
-    return value if isinstance(value, str) else json.dumps(value, default=str)
+    return "none" if value in (None, [], (), {}) else json.dumps(value, default=str)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Literal
 
 from swad.testbed.results import published
@@ -19,7 +18,7 @@ from swad.testbed.results.labels import (
 )
 from swad.testbed.results.run_data import RunData
 from swad.testbed.results.runs import RunList
-from swad.testbed.results.selection import ORACLES, DatasetResults, collect_results, weights_steps
+from swad.testbed.results.selection import ORACLES, DatasetResults, collect_results, once, weights_steps
 from swad.testbed.results.tables import PAPER, Cell, Row, Table, percent_cell
 from swad.testbed.results.training_curves import final_values, valleys
 from swad.util.grouping import group_by
@@ -94,7 +93,8 @@ def results_table(
 def accuracy_table(results: DatasetResults, paper: PaperRows = "few", allow_missing_targets: bool = False) -> Table:
     """Build the accuracy table of one dataset; see `accuracy_tables`."""
     runs, targets = results.members, results.targets
-    rows, error = _our_rows(results, allow_missing_targets)
+    ours, error = _our_rows(results, allow_missing_targets)
+    rows = [*ours]
     if paper != "none" and results.has_target:
         published_rows = _published_rows(results.dataset, targets)
         rows += published_rows if paper == "all" else comparable_rows(published_rows, rows, runs)
@@ -202,6 +202,7 @@ def _missing_targets(present: Accuracies, results: DatasetResults) -> tuple[str,
     return tuple(sorted({*results.targets, *results.missing_targets} - {target for target, _ in present}))
 
 
+@once
 def _our_rows(results: DatasetResults, allow_missing_targets: bool) -> tuple[list[Row], str]:
     """Return a row per method, with the marks of each column, and why differences were not tested."""
     targets = results.targets if results.has_target else ()
@@ -286,15 +287,13 @@ def _published_rows(dataset: str, targets: Sequence[str]) -> list[Row]:
 # ------------------------------------------------------------ tables of runs
 
 
+@once
 def selected_runs_table(results: DatasetResults) -> Table:
     """Build the table of selected runs: directory, step and differing hyperparameters behind every result."""
-    groups: dict[tuple[str, int, Path, int], list[str]] = {}
-    runs: dict[Path, RunData] = {}
+    groups: dict[tuple[str, int, int, int], list[str]] = {}
     for row, step in zip(results.results.itertuples(), weights_steps(results.runs, results.results), strict=True):
-        run = results.runs[row.run]
-        runs[run.path] = run
         label = row.method if step == row.step else row.method.replace("(best)", f"(best, step {step:,})")
-        groups.setdefault((row.target, row.trial, run.path, row.step), []).append(label)
+        groups.setdefault((row.target, row.trial, row.run, row.step), []).append(label)
     names = dict(zip((run.path for run in results.members), directory_names(results.members), strict=True))
     columns = differing_hyperparameters(results.members)
     rows = [
@@ -302,12 +301,12 @@ def selected_runs_table(results: DatasetResults) -> Table:
             f"{target}, trial {trial}",
             (
                 Cell(text=", ".join(labels)),
-                Cell(text=names[path]),
+                Cell(text=names[results.runs[run].path]),
                 Cell(step, decimals=0),
-                *(Cell(text=runs[path].compared_settings.get(column, "–")) for column in columns),
+                *(Cell(text=results.runs[run].compared_settings.get(column, "–")) for column in columns),
             ),
         )
-        for (target, trial, path, step), labels in sorted(groups.items(), key=lambda item: item[0][:2])
+        for (target, trial, run, step), labels in sorted(groups.items(), key=lambda item: item[0][:2])
     ]
     return Table(
         f"Selected runs: {results.dataset}",

@@ -9,12 +9,13 @@ runs.skipped      # the run directories that cannot be used, and why
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import json
 import os
 import reprlib
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -40,25 +41,26 @@ def load_run(directory: str | os.PathLike[str]) -> RunData:
 def _load(directory: Path) -> RunData:
     from swad.testbed.results.frames import decode_records, read_records_file
 
-    config, roles = _read_config(directory / CONFIG)
+    known = {CONFIG: _read(directory / CONFIG)}
+    config, roles = _parse_config(directory / CONFIG, known[CONFIG])
     finished = (directory / DONE).exists()
-    done = _read_object(directory / DONE) if finished else {}
-    # A run that has just started has a config and no records yet.
-    data = read_records_file(directory) if (directory / RECORDS).exists() else None
-    require_unchanged(directory, done, data)
-    records = () if data is None else decode_records(directory, data)
+    done = _parse(directory / DONE, _read(directory / DONE)) if finished else {}
+    if (directory / RECORDS).exists():  # a run that has just started has a config and no records yet
+        known[RECORDS] = read_records_file(directory)
+    require_unchanged(directory, done, known)
+    records = decode_records(directory, known[RECORDS]) if RECORDS in known else ()
     recorded = done.get("warnings")
     texts = tuple(text for text in recorded if isinstance(text, str)) if isinstance(recorded, list) else ()
     return RunData(directory, config, records, finished, roles, texts)
 
 
-def require_unchanged(directory: Path, done: Mapping[str, Any], records: bytes | None = None) -> None:
+def require_unchanged(directory: Path, done: Mapping[str, Any], known: Mapping[str, bytes] | None = None) -> None:
     """Require that settings, records and the result still are those with which the run finished.
 
     Args:
         directory: The run directory.
         done: The content of its `done.json`, which holds the checksum of every such file.
-        records: The content of its records, if they have been read.
+        known: The content of files that have been read, by name.
     """
     checksums = done.get("checksums")
     if not isinstance(checksums, dict):
@@ -68,9 +70,11 @@ def require_unchanged(directory: Path, done: Mapping[str, Any], records: bytes |
     for name in (CONFIG, RECORDS):
         path = directory / name
         try:
-            require_regular(path, MAX_BYTES)
-            known = records if name == RECORDS else None
-            found = sha256(path) if known is None else hashlib.sha256(known).hexdigest()
+            if known is not None and name in known:
+                found = hashlib.sha256(known[name]).hexdigest()
+            else:
+                require_regular(path, MAX_BYTES)
+                found = sha256(path)
         except OSError as error:
             raise RecordError(f"cannot read {path} ({error.strerror}): restore it or remove the run") from None
         if found != checksums.get(name):
@@ -86,14 +90,19 @@ def result_checksum(content: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(values, sort_keys=True, default=str).encode()).hexdigest()
 
 
-def _read_object(path: Path) -> dict[str, Any]:
-    """Read a file that must hold a JSON object."""
+def _read(path: Path) -> bytes:
+    try:
+        return read_bytes(path)
+    except OSError as error:
+        raise RecordError(f"cannot read {path} ({error.strerror}): restore it or give a run directory") from None
+
+
+def _parse(path: Path, data: bytes) -> dict[str, Any]:
+    """Return the content of a file that must hold a JSON object."""
     import msgspec
 
     try:
-        content = msgspec.json.decode(read_bytes(path))  # which refuses text that no terminal can print
-    except OSError as error:
-        raise RecordError(f"cannot read {path} ({error.strerror}): restore it or give a run directory") from None
+        content = msgspec.json.decode(data)  # which refuses text that no terminal can print
     except (ValueError, RecursionError, msgspec.MsgspecError) as error:
         raise RecordError(f"{path} is not JSON ({one_line(error)}): restore the file or remove the run") from None
     if not isinstance(content, dict):
@@ -103,9 +112,9 @@ def _read_object(path: Path) -> dict[str, Any]:
     return content
 
 
-def _read_config(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
+def _parse_config(path: Path, data: bytes) -> tuple[dict[str, Any], dict[str, str]]:
     """Return settings and roles by name. The file groups the settings by section."""
-    content = _read_object(path)
+    content = _parse(path, data)
     try:
         settings = {name: value for section in content["config"].values() for name, value in section.items()}
         roles = {str(name): str(role) for name, role in content["roles"].items()}
@@ -169,7 +178,7 @@ class RunList(list[RunData]):
     ) -> None:
         super().__init__(runs)
         self.skipped = tuple(skipped)
-        self.derived: dict[str, Any] = {}
+        self.derived: dict[Hashable, Any] = {}
         """What was computed from the records, for those who ask again."""
         if records is not None:
             self.records = records
@@ -244,6 +253,8 @@ def find_runs(root: str | os.PathLike[str], *, warn: bool = True, progress: Prog
                 reason = f"the run failed ({failure.error})" if failure else "no value has been recorded yet"
                 waiting.append(SkippedRun(directory, name, reason, run))
     records = columns.frame if runs else None
+    if len(runs) >= MANY:
+        gc.freeze()  # they live as long as a report: without this, the collector searches them again and again
     if not runs and waiting:
         # The runs have just started, and a report can show that.
         runs, waiting = [entry.run for entry in waiting if entry.run is not None], []
@@ -280,7 +291,8 @@ def _run_directories(root: Path) -> tuple[list[Path], set[Path], list[SkippedRun
 
 def _is_ours(directory: str) -> bool:
     try:
-        _read_config(Path(directory) / CONFIG)
+        path = Path(directory) / CONFIG
+        _parse_config(path, _read(path))
     except RecordError:
         return False
     return True

@@ -23,10 +23,10 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from functools import cached_property, wraps
+from typing import TYPE_CHECKING, Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
 from swad.testbed.results import domainbed
 from swad.testbed.results.labels import LIVE_WEIGHTS, is_erm, shared_label
@@ -40,6 +40,9 @@ from swad.util.statistics import mean
 
 if TYPE_CHECKING:
     import pandas
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 SELECTIONS = ("iid", "last", "lodo", "oracle", "oracle_best_step")
 ORACLES = ("oracle", "oracle_best_step")
@@ -89,6 +92,7 @@ class Accuracies:
             of_run = [codes.get(run.targets[place], -2) if place < len(run.targets) else -2 for run in runs]
             on_target |= rows.domain.cat.codes.to_numpy() == np.array(of_run)[rows.run.to_numpy()]
         self.on_target, self.on_sources = rows[on_target], rows[~on_target]
+        self._means: dict[Hashable, Scores] = {}
 
     @classmethod
     def of(cls, runs: RunList) -> Accuracies:
@@ -114,13 +118,33 @@ class Accuracies:
 
     def source_scores(self, weights: Iterable[str], runs: Iterable[int] | None = None) -> Scores:
         """Return the mean accuracy on the sources' validation splits; the target's rows are not among those read."""
-        rows = self.on_sources
-        rows = rows[((rows.split == "out") & rows.weights.isin(list(weights))).to_numpy()]
-        if runs is not None:
-            rows = rows[rows.run.isin(list(runs)).to_numpy()]
-        imported = {n for n, run in enumerate(self.runs) if domainbed.seed_of(run.config) is not None}
         # DomainBed's rounding decides between its runs.
-        return mean_by_step(rows, lambda run: domainbed.mean if run in imported else mean)
+        return self.on_split("out", weights, runs, lambda run: domainbed.mean if run in self.imported else mean)
+
+    @cached_property
+    def imported(self) -> set[int]:
+        """The runs of DomainBed."""
+        return {n for n, run in enumerate(self.runs) if domainbed.seed_of(run.config) is not None}
+
+    def on_split(
+        self,
+        split: str,
+        weights: Iterable[str],
+        runs: Iterable[int] | None = None,
+        mean_of: Callable[[int], Callable[[list[float]], float]] | None = None,
+    ) -> Scores:
+        """Return the mean accuracy on a split of the sources, which is computed once where all means are alike."""
+        key = split, frozenset(weights), None if runs is None else frozenset(runs)
+        if mean_of is not None and self.imported:
+            return mean_by_step(self._rows(*key), mean_of)
+        if key not in self._means:
+            self._means[key] = mean_by_step(self._rows(*key))
+        return self._means[key]
+
+    def _rows(self, split: str, weights: Collection[str], runs: Collection[int] | None) -> pandas.DataFrame:
+        rows = self.on_sources
+        rows = rows[((rows.split == split) & rows.weights.isin(list(weights))).to_numpy()]
+        return rows if runs is None else rows[rows.run.isin(list(runs)).to_numpy()]
 
     def target_scores(self, weights: Iterable[str], split: str = "out") -> Scores:
         """Return the accuracy on a split of the target."""
@@ -312,6 +336,8 @@ class DatasetResults:
     """Whether any run evaluated a test split."""
     has_live: bool = True
     """Whether the live weights of any run were evaluated on its target."""
+    derived: dict[Hashable, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """What was built from the results; see `once`."""
 
     @property
     def has_target(self) -> bool:
@@ -343,6 +369,20 @@ class DatasetResults:
             for row in self.of(method)
             if column == "value" or not math.isnan(row.source)
         }
+
+
+def once(build: Callable[Concatenate[DatasetResults, P], T]) -> Callable[Concatenate[DatasetResults, P], T]:
+    """Keep what a function builds from results, as a report prints it and shows it on its page."""
+
+    @wraps(build)
+    def build_once(results: DatasetResults, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        key = (build.__name__, args, *kwargs.items())
+        if key not in results.derived:
+            results.derived[key] = build(results, *args, **kwargs)
+        built: T = results.derived[key]
+        return built
+
+    return build_once
 
 
 def same_kind(results: Iterable[DatasetResults]) -> bool:
@@ -450,9 +490,7 @@ class _Selector:
         self._accuracies = Accuracies.of(runs)
         self._chooser = Chooser(self._accuracies, selection, weights)
         self._on_target = self._accuracies.target_scores(weights, split)
-        rows = self._accuracies.on_sources
-        rows = rows[rows.weights.isin(weights).to_numpy()]
-        self._on_sources = [mean_by_step(rows[(rows.split == name).to_numpy()]) for name in ("test", "out")]
+        self._on_sources = [self._accuracies.on_split(name, weights) for name in ("test", "out")]
 
     def frames(
         self, methods: _Members, targets: Mapping[str, Sequence[str]], weights: Mapping[tuple[str, str], Sequence[str]]

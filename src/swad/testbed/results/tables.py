@@ -19,6 +19,7 @@ import re
 import textwrap
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
 from swad.util.grouping import group_by
@@ -99,12 +100,24 @@ class Table:
 
     def has_error(self, column: int) -> bool:
         """Return whether any number of a column has an error."""
-        return any(row.cells[column].error is not None for row in self.rows)
+        return column in self._with_error
 
     def has_long_text(self, column: int) -> bool:
         """Return whether a column has texts to read, which start at its left edge and may be broken into lines."""
-        cells = (row.cells[column] for row in self.rows)
-        return any(cell.value is None and len(cell.text or "") > LONG_TEXT for cell in cells)
+        return column in self._with_long_text
+
+    @cached_property  # the page asks for every cell
+    def _with_error(self) -> set[int]:
+        return {i for row in self.rows for i, cell in enumerate(row.cells) if cell.error is not None}
+
+    @cached_property
+    def _with_long_text(self) -> set[int]:
+        return {
+            i
+            for row in self.rows
+            for i, cell in enumerate(row.cells)
+            if cell.value is None and len(cell.text or "") > LONG_TEXT
+        }
 
     def rich(self, width: int = 110) -> rich.table.Table:
         """Return the table for a terminal of this width: names and headings are broken into lines, numbers never.

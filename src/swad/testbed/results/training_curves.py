@@ -78,7 +78,8 @@ def valleys(runs: Iterable[RunData]) -> list[dict[str, Valley]]:
     rows = rows[(rows.metric.isin(ranges) & (rows.weights != LIVE)).to_numpy()]
     rows = rows.drop_duplicates(["run", "weights", "metric"], keep="last")
     final: list[dict[str, dict[str, float]]] = [{} for _ in runs]
-    for run, average, metric, value in rows[["run", "weights", "metric", "value"]].itertuples(index=False):
+    columns = (rows[name].tolist() for name in ("run", "weights", "metric", "value"))
+    for run, average, metric, value in zip(*columns, strict=True):
         final[run].setdefault(average, {})[metric] = value
     found = []
     for by_average in final:
@@ -97,20 +98,34 @@ def _valley(average: str, values: Mapping[str, float]) -> Valley:
 def source_curves(runs: Iterable[RunData], metric: str) -> list[Curves]:
     """Return for each run the validation curves of the live weights on its source domains."""
     runs = RunList.of(runs)
+    if ("curves", metric) not in runs.derived:
+        runs.derived["curves", metric] = _source_curves(runs, metric)
+    curves: list[Curves] = runs.derived["curves", metric]
+    return curves
+
+
+def _source_curves(runs: RunList, metric: str) -> list[Curves]:
+    import numpy as np
+
     rows = runs.records
     rows = rows[
         ((rows.metric == metric) & (rows.split == "out") & (rows.weights == LIVE) & rows.domain.notna()).to_numpy()
     ]
-    rows = rows.drop_duplicates(["run", "domain", "step"], keep="last").sort_values(["run", "step"], kind="stable")
-    curves: list[dict[str, dict[int, float]]] = [{} for _ in runs]
-    for run, domain, step, value in zip(
-        *(rows[name].tolist() for name in ("run", "domain", "step", "value")), strict=True
-    ):
-        curves[run].setdefault(domain, {})[step] = value
-    return [
-        {domain: by_domain[domain] for domain in sorted(by_domain) if domain not in run.targets}
-        for run, by_domain in zip(runs, curves, strict=True)
-    ]
+    names, run, domain = rows.domain.cat.categories.tolist(), rows.run.to_numpy(), rows.domain.cat.codes.to_numpy()
+    rank = np.array([sorted(names).index(name) for name in names], np.int16)
+    # Stable: of values that were recorded twice, the last one counts.
+    order = np.lexsort((rows.step.to_numpy(), rank[domain], run))
+    run, domain = run[order], domain[order]
+    steps, values = rows.step.to_numpy()[order].tolist(), rows.value.to_numpy()[order].tolist()
+    starts = np.flatnonzero((np.diff(run, prepend=-1) != 0) | (np.diff(domain, prepend=-1) != 0))
+    ends = [*starts[1:].tolist(), len(steps)]
+    curves: list[Curves] = [{} for _ in runs]
+    of_series = zip(run[starts].tolist(), domain[starts].tolist(), starts.tolist(), ends, strict=False)
+    for number, code, start, end in of_series:  # none without rows
+        name = names[code]
+        if name not in runs[number].targets:
+            curves[number][name] = dict(zip(steps[start:end], values[start:end], strict=True))
+    return curves
 
 
 def mean_curve(curves: Iterable[ByStep]) -> dict[int, float]:

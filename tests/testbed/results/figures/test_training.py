@@ -1,4 +1,5 @@
 import dataclasses
+import random
 from pathlib import Path
 
 import pytest
@@ -106,3 +107,25 @@ def test_a_diverged_run_shows_its_valley_and_its_early_peak(tmp_path: Path) -> N
     assert accuracy.get_ylim()[1] > 90
     usual = [dataclasses.replace(record, value=min(record.value, 5.0)) for record in records]
     assert valley_figure([dataclasses.replace(run, records=tuple(usual))]).axes[0].get_yscale() == "linear"
+
+
+def test_curves_are_those_of_a_plain_loop() -> None:
+    """Steps out of order, domains out of order, values recorded twice, a target, other weights, and an empty run."""
+    numbers = random.Random(0)
+    runs = []
+    for name, target in (("a", "b"), ("b", None), ("c", "a"), ("d", None)):
+        keys = [(numbers.randrange(9), numbers.choice("cab"), numbers.choice(["out", "in"])) for _ in range(60)]
+        records = [
+            Record(name, step, domain, split, "loss", numbers.random(), numbers.choice([None, None, "swad"]))
+            for step, domain, split in keys
+        ]
+        runs.append(RunData(Path(name), {"target": target}, records if name != "d" else [], True))
+    expected = []
+    for run in runs:
+        curves: dict[str, dict[int, float]] = {}
+        for record in run.records:
+            if record.split == "out" and record.average is None and record.domain not in run.targets:
+                curves.setdefault(record.domain, {})[record.step] = record.value
+        expected.append([(name, sorted(curves[name].items())) for name in sorted(curves)])
+    found = source_curves(runs, "loss")
+    assert [[(name, list(curve.items())) for name, curve in each.items()] for each in found] == expected
