@@ -223,13 +223,14 @@ def train(
     """
     from swad.cli.report import report_trained
     from swad.testbed.experiments.launchers.train_all import train_all
-    from swad.testbed.experiments.selected_settings import use_selection
-    from swad.testbed.results.selection_file import read_selection
     from swad.testbed.training.distributed import in_main_process
 
     parse.at_least("jobs", jobs, 1)
     configs = _configs(output, options)
     if hyperparameters_from is not None:
+        from swad.testbed.experiments.selected_settings import use_selection
+        from swad.testbed.results.selection_file import read_selection
+
         configs = use_selection(configs, read_selection(hyperparameters_from))
     if no_resume:
         _require_no_runs(configs)
