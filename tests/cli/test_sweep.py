@@ -15,8 +15,8 @@ from swad import cli
 from swad.cli import _sweep
 from swad.cli import sweep as command
 from swad.cli._launch import parse_launcher_options
+from swad.cli._options import grid as parse_grid
 from swad.cli._problems import Problems
-from swad.cli._sweep import parse_grid
 from swad.testbed.experiments.sweep.directory import State, SweepDir
 from swad.testbed.experiments.sweep.plan import expand
 from swad.testbed.experiments.sweep.spec import OWN_OPTIONS, SweepSpec
