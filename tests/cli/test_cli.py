@@ -96,7 +96,7 @@ def test_the_shell_completes_commands_options_and_names():
         ("sweep run", "algorithms", "mix", ["mixstyle", "mixup"]),
         ("sweep run", "datasets", "digits,PA", ["digits,PACS"]),
         ("sweep run", "plan", "s", ["status"]),
-        ("reproduce", "dataset", "dig", ["digits"]),
+        ("reproduce", "datasets", "dig", ["digits"]),
         ("algorithms show", "name", "cor", ["coral"]),
         ("datasets show", "name", "pa", ["pacs"]),
         ("datasets download", "name", "pa", ["pacs"]),

@@ -69,7 +69,7 @@ class FieldOption:
         self.setting, self.name = setting, setting.name
         self._special = special = special or Special()
         shape = setting if special.annotation is None else replace(setting, annotation=special.annotation, default=())
-        self._unstated = shape.default
+        self._unstated = None if stated else shape.default
         self._element = next((get_args(kind)[0] for kind in shape.types if get_origin(kind) in (tuple, Mapping)), None)
         flags = special.flags or ("--" + setting.name.replace("_", "-"),)
         self._flag = flags[0].lstrip("-")
