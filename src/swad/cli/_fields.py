@@ -9,7 +9,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from types import UnionType
 from typing import Annotated, Any, get_args, get_origin
 
 import typer
@@ -66,7 +65,6 @@ class FieldOption:
     def __init__(
         self, setting: Setting, special: Special | None = None, panel: str | None = None, *, stated: bool = False
     ) -> None:
-        self.setting, self.name = setting, setting.name
         self._special = special = special or Special()
         shape = setting if special.annotation is None else replace(setting, annotation=special.annotation, default=())
         self._unstated = None if stated else shape.default
@@ -83,7 +81,7 @@ class FieldOption:
         default = None if stated or self._element is not None else setting.default
         if special.default is not inspect.Parameter.empty:
             default = special.default
-        if default is None and not (isinstance(annotation, UnionType) and shape.optional):
+        if default is None:
             annotation = annotation | None
         option = typer.Option(
             *flags,
