@@ -5,7 +5,7 @@
 Afterwards these commands show the runs from the kept files alone:
 
     swad report benchmarks/results/pacs-resnet50 --no-page
-    swad flatness benchmarks/results/pacs-resnet50 --stored -o figures
+    swad measure flatness benchmarks/results/pacs-resnet50 --stored -o figures
     swad surface benchmarks/results/pacs-resnet50 --stored -o figures
     swad robustness benchmarks/results/pacs-resnet50 --stored -o figures
     swad windows benchmarks/results/pacs-resnet50 --stored -o figures
@@ -31,9 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from swad.testbed.experiments.reproduce.fit_on_val import FILE as FIT_ON_VAL
-from swad.testbed.results.corruption_errors import ROBUSTNESS
-from swad.testbed.results.flatness_stats import SIDES
-from swad.testbed.results.measurement_rows import FLATNESS, SURFACE, read_rows
+from swad.testbed.results.measurement_rows import FLATNESS, ROBUSTNESS, SURFACE, read_rows
 from swad.testbed.results.records import CONFIG, DONE, LIVE, RECORDS, RecordError
 from swad.testbed.results.runs import find_runs, result_checksum
 from swad.testbed.results.selection import collect_results
@@ -119,11 +117,8 @@ def _kept_records(records: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _is_shown(row: dict[str, Any]) -> bool:
-    """Whether a report shows a row: no snapshots, no mean over both sides, and differences of the sides alone."""
-    if row["kind"] == "flatness":
-        return not str(row["model"]).startswith("step-")
-    domain = row.get("domain", "seen")
-    return domain is not None and (row["kind"] != "difference" or domain in SIDES)
+    """Whether a report shows a row: not the losses in single directions, and no mean over both sides."""
+    return row["kind"] not in ("flatness", "difference") and row.get("domain", "seen") is not None
 
 
 def main() -> None:

@@ -16,12 +16,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import re
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 from accuracy_tables import (
     accuracies,
@@ -49,17 +51,18 @@ from cost_tables import (
     updates,
     whole_run,
 )
+from swad.testbed.measure.corruption import Corruption
+from swad.testbed.measure.flatness import Flatness
+from swad.testbed.results.compare import compare, is_clear, units_of
 from swad.testbed.results.comparisons import Comparison
-from swad.testbed.results.corruption_errors import CorruptionErrors, read_corruption_errors
-from swad.testbed.results.corruption_tables import comparison_table, corruption_table
-from swad.testbed.results.flatness_runs import OVER_TARGETS, RunFlatness, curves_by_target, read_flatness, with_mean
-from swad.testbed.results.flatness_stats import FlatnessCurve, average_curves, average_over_trials, p_values_of
-from swad.testbed.results.flatness_tables import flatness_cell, points_table
-from swad.testbed.results.surfaces import read_surface
+from swad.testbed.results.measured import measured
+from swad.testbed.results.measured_report import decimals_of, mean_table, report
+from swad.testbed.results.surfaces import points_table, read_surface
 from swad.testbed.results.tables import Cell, Row, Table
 from swad.testbed.results.window_tables import choices_table
 from swad.testbed.results.windows import BEST, WindowGroup, by_group, read_windows
-from swad.util.statistics import hochberg, mean
+from swad.util.names import counted
+from swad.util.statistics import mean
 
 ROOT = Path(__file__).parents[1]
 BLOCK = re.compile(r"(<!-- table: (\S+) (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -87,46 +90,41 @@ SIDES = {"seen": "sources", "unseen": "unseen"}
 
 def flatness(source: Path) -> Table | None:
     """F of SWAD and of live weights, and their differences, at the radii of the question."""
-    measured = [flat for run in kept_runs(source) if (flat := read_flatness(run)) is not None]
-    targets = sorted({run.target for run in measured})
-    trials = [{run.run.trial for run in measured if run.target == target} for target in targets]
-    runs = [run for run in measured if all(run.run.trial in of_target for of_target in trials)]
-    if not runs:
+    values = measured(kept_runs(source), Flatness)
+    targets = values.groupby("trial")["target"].nunique()
+    values = values[values["trial"].isin(targets.index[targets == values["target"].nunique()])]
+    if values.empty:
         return None
-    others = sorted({name for run in runs for name in run.methods.values()} - {"SWAD"}, reverse=True)
+    others = sorted({*values["method"]} - {"SWAD"}, reverse=True)
+    methods = ["SWAD", *others]
     columns = list(product(SIDES, RADII))
-    of_mean = next(iter(with_mean(curves_by_target(runs)).values()))  # the mean over targets comes first
-    by_name = {(curve.method, side): curve for side in SIDES for curve in of_mean[side]}
-    rows = [
-        Row(name, tuple(flatness_cell(*by_name[name, side].at(radius)) for side, radius in columns))
-        for name in ("SWAD", *others)
-    ]
-    compared = {(name, side): _difference(runs, side, name) for name in others for side in SIDES}
-    n_trials = min(curve.n_trials for curve in compared.values())
-    cells = [(name, side, radius) for name in others for side, radius in columns]
-    p = [_at(compared[name, side], radius, p_values_of(compared[name, side])) for name, side, radius in cells]
-    corrected = dict(zip(cells, hochberg(p), strict=True)) if n_trials > 1 else {}
-    for name in others:
-        row = []
-        for side, radius in columns:
-            value, low, high = compared[name, side].at(radius)
-            text = f"{value:+z.3f} ({low:+z.3f} to {high:+z.3f})" if corrected else f"{value:+z.3f}"
-            row.append(Cell(text=text, best=corrected.get((name, side, radius), 1.0) <= 0.05))
-        rows.append(Row(f"SWAD − {name}", tuple(row)))
-    settings = runs[0].settings
-    over = f"{len(targets)} of {len({*runs[0].curves} - {*SIDES})} targets and {n_trials} trial{'s' * (n_trials > 1)}"
+    at = {place: values[(values["side"] == place[0]) & (values["quantity"] == place[1])] for place in columns}
+    units = {place: units_of(rows)[methods] for place, rows in at.items()}
+    n_targets, n_trials = values["target"].nunique(), values["trial"].nunique()
+    names = {place: f"{SIDES[place[0]]}, γ = {place[1]:g}" for place in columns}
+    rows = list(mean_table("", {names[place]: units[place] for place in columns}, Flatness).rows)
+    tests = compare(units, "SWAD", "trials").itertuples()
+    by_cell = {(test.method, test.quantity): test for test in tests}
+    differences_of = {name: tuple(_reversed(by_cell[name, place]) for place in columns) for name in others}
+    rows += [Row(f"SWAD − {name}", cells) for name, cells in differences_of.items()]
     notes = [
-        f"F: rise of the loss at the distance γ; mean over {over}, {runs[0].n_directions} directions, "
-        f"{settings['images'] or 'all'} images of every domain; of the sources their "
-        f"{settings.get('split', 'training')} images. Smaller is flatter. "
+        f"F: rise of the loss at the distance γ; mean over {counted(n_targets, 'target')} and "
+        f"{counted(n_trials, 'trial')}, with the settings above. Smaller is flatter. "
         "Window: live weights inside the range that SWAD averaged.",
-        "± and in parentheses: 95 % intervals over trials, paired for differences. Bold: p of at most 0.05, corrected "
-        f"for the {len(cells)} differences of the table (Hochberg)."
-        if corrected
-        else "One trial has no spread between trainings: ± is that of the measurement, and no difference is claimed.",
+        "±: standard error over trials; in parentheses 95 % intervals over trials, paired. Bold: p of at most 0.05, "
+        f"corrected for the {len(by_cell)} differences of the table (Holm)."
+        if n_trials > 1
+        else "One trial has no spread between trainings: no interval, and no difference is claimed.",
     ]
-    names = tuple(f"{SIDES[side]}, γ = {radius:g}" for side, radius in columns)
-    return Table("Flatness", names, tuple(rows), tuple(notes), corner="F")
+    return Table("Flatness", tuple(names.values()), tuple(rows), tuple(notes), corner="F")
+
+
+def _reversed(test: Any) -> Cell:
+    """Show the difference of the baseline from a method."""
+    if math.isnan(test.p):
+        return Cell(text=f"{-test.difference:+z.3f}")
+    text = f"{-test.difference:+z.3f} ({-test.high:+z.3f} to {-test.low:+z.3f})"
+    return Cell(text=text, best=is_clear(test))
 
 
 def curves(source: Path) -> Table:
@@ -134,29 +132,14 @@ def curves(source: Path) -> Table:
     content = json.loads(source.read_text())
     cells: dict[str, dict[str, Cell]] = {}
     for row in content["curves"]:
-        if row["group"] == OVER_TARGETS and row["radius"] > 0:
-            cell = flatness_cell(row["mean"], row["low"], row["high"])
+        if row["group"] == "mean over targets" and row["radius"] > 0:
+            numbers = (f"{row[name]:.{decimals_of(row['mean'], Flatness)}f}" for name in ("mean", "low", "high"))
+            cell = Cell(text="{} ({} to {})".format(*numbers))
             cells.setdefault(f"{row['side']}: {row['method']}", {})[f"γ = {row['radius']:g}"] = cell
     names = list(dict.fromkeys(name for by_radius in cells.values() for name in by_radius))
     rows = (Row(name, tuple(by_radius[radius] for radius in names)) for name, by_radius in cells.items())
-    notes = ("Mean over targets. ± half of the 95 % interval over directions and images, for these weights only.",)
+    notes = ("Mean over targets. In parentheses 95 % intervals over directions and images, for these weights only.",)
     return Table("Flatness", tuple(names), tuple(rows), notes, corner="F")
-
-
-def _difference(runs: Sequence[RunFlatness], side: str, method: str) -> FlatnessCurve:
-    """Return F of SWAD minus that of a method, of every trial, as a mean over targets with its interval over trials."""
-    by_target: dict[str, dict[int, FlatnessCurve]] = {}
-    for run in runs:
-        swad, other = run.curve(side, "SWAD"), run.curve(side, method)
-        if swad is not None and other is not None:
-            means = tuple(a - b for a, b in zip(swad.mean, other.mean, strict=True))
-            curve = FlatnessCurve(method, swad.radii, means, means, means)
-            by_target.setdefault(run.target, {})[run.run.trial] = curve
-    return average_curves([average_over_trials(by_trial.items()) for by_trial in by_target.values()])
-
-
-def _at(curve: FlatnessCurve, radius: float, values: Sequence[float]) -> float:
-    return values[curve.radii.index(radius)] if values else 1.0
 
 
 # ------------------------------------------------------------ windows, robustness
@@ -197,7 +180,7 @@ def window_choices(source: Path) -> Table:
 
 
 def _window_groups(source: Path) -> Sequence[WindowGroup]:
-    return by_group(measured[-1] for run in kept_runs(source) if (measured := read_windows(run)))[0]
+    return by_group(windows[-1] for run in kept_runs(source) if (windows := read_windows(run)))[0]
 
 
 def _points(comparison: Comparison, chosen: bool) -> Cell:
@@ -212,14 +195,14 @@ def _points(comparison: Comparison, chosen: bool) -> Cell:
 
 def robustness(source: Path, side: str = "unseen") -> Table | None:
     """Errors on the unseen domain, clean and under corruption."""
-    errors = _corruption_errors(source, side)
-    return None if errors is None else corruption_table(errors)
+    tables = _corruption_tables(source, side)
+    return tables[0] if tables else None
 
 
 def robustness_differences(source: Path, side: str = "unseen") -> Table | None:
     """Errors on the unseen domain compared with those of the weights that were named first."""
-    errors = _corruption_errors(source, side)
-    return None if errors is None else comparison_table(errors)
+    tables = _corruption_tables(source, side)
+    return tables[1] if len(tables) > 1 else None
 
 
 def robustness_seen(source: Path) -> Table | None:
@@ -232,8 +215,10 @@ def robustness_differences_seen(source: Path) -> Table | None:
     return robustness_differences(source, "seen")
 
 
-def _corruption_errors(source: Path, side: str) -> CorruptionErrors | None:
-    return next((errors for errors in read_corruption_errors(kept_runs(source)) if errors.side == side), None)
+def _corruption_tables(source: Path, side: str) -> Sequence[Table]:
+    values = measured(kept_runs(source), Corruption)
+    of_side = values[values["side"] == side]
+    return report(of_side, Corruption).tables if len(of_side) else ()
 
 
 # ------------------------------------------------------------ parity

@@ -78,8 +78,9 @@ def test_features_that_do_not_fit_are_refused():
 @pytest.mark.slow
 def test_every_term_of_a_runs_bound_by_hand(tiny_run, tmp_path):
     from helpers.tiny_runs import copied
-    from swad.testbed.experiments import run_flatness
+    from swad.testbed.measure import engine
     from swad.testbed.measure.saved_run import open_run
+    from swad.testbed.measure.worst_case import WorstCase
     from swad.testbed.models.networks import features
 
     run = open_run(copied(tiny_run, tmp_path / "run"))
@@ -94,8 +95,10 @@ def test_every_term_of_a_runs_bound_by_hand(tiny_run, tmp_path):
     sampling = math.sqrt((20 * math.log(m / 20) - math.log(0.025)) / m)
     assert found.confidence["printed"] == pytest.approx(confidence)
     assert found.theorem1["printed"] == pytest.approx(found.robust + found.divergence / 2 + confidence)
-    (_, climbed) = run_flatness.run_worst_case(run, ["swad"], [0.2], run_flatness.FlatnessConfig(n_images=12))
-    assert (climbed["measure"], climbed["lower_bound"]) == ("error", found.robust)
+    jobs = engine.plan([(run, ["swad"])], WorstCase(images=12, radii=(0.2,)))
+    engine.measure(jobs)
+    (climbed,) = [row for row in jobs[0].rows() if row["measure"] == "error"]
+    assert climbed["lower_bound"] == found.robust
     assert found.robust > 0
     assert found.vacuous
     # Nothing is taken off for the least error of all weights, which nobody knows.

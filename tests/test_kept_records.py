@@ -8,10 +8,11 @@ import pytest
 
 from helpers.domainbed_sweep import write_published
 from helpers.measured_runs import write_measured_run
-from keep_records import _is_shown, keep_accuracies, keep_runs
-from swad.testbed.experiments.flatness_report import flatness_tables
+from keep_records import keep_accuracies, keep_runs
+from swad.testbed.measure.flatness import Flatness
 from swad.testbed.results.comparisons import compare_methods
-from swad.testbed.results.flatness_runs import read_flatness
+from swad.testbed.results.measured import measured
+from swad.testbed.results.measured_report import report
 from swad.testbed.results.measurement_rows import FLATNESS, RowFile, read_rows
 from swad.testbed.results.records import Record, RecordWriter
 from swad.testbed.results.runs import find_runs
@@ -74,25 +75,28 @@ def test_kept_records_give_the_same_tables_without_weights_and_paths(here, runs,
     assert compared[0] == compared[1]
     rows = after.records[(after.records.metric == "end_step") & (after.records.weights == "swad")]
     assert rows[["run", "step", "value"]].to_numpy().tolist() == [[number, 100, 100] for number in range(6)]
-    flat = [[result for run in each if (result := read_flatness(run))] for each in (before, after)]
-    tables = [[item if isinstance(item, str) else item.markdown() for item in flatness_tables(each)] for each in flat]
+    tables = [report(measured(each, Flatness), Flatness).tables for each in (before, after)]
     assert tables[0] == tables[1]
 
     surfaces = [[replace(read_surface(run), run=None) for run in each] for each in (before, after)]
     assert surfaces[0] == surfaces[1]
     assert not [row for run in after for row in read_rows(run.path, FLATNESS) if row["kind"] == "flatness"]
 
-    out = here("flatness", kept, "--stored", "--weights", "swad", "--figure-formats", "svg").stdout
-    assert "mean over targets: F on unseen domains, over 3 trials" in out
+    options = ("--stored", "--weights", "swad", "--figure-formats", "svg")
+    out = here("measure", "flatness", kept, *options).stdout
+    assert "F: PACS, unseen" in out
+    assert "± standard error over 3 trials" in out
     assert "ERM (best)" not in out
     linear = (kept / "figures" / "flatness.svg").read_text()
-    here("flatness", kept, "--stored", "--weights", "swad", "--figure-formats", "svg", "--log")
+    here("measure", "flatness", kept, *options, "--log")
     assert (kept / "figures" / "flatness.svg").read_text() != linear
-    for command, *option in (("flatness", "--radii", "0:60:5"), ("surface", "--line", "best,swad")):
-        error = here(command, kept, "--stored", *option, code=1).stderr
+    for command, *option in (("measure flatness", "--radii", "0:60:5"), ("surface", "--line", "best,swad")):
+        error = here(*command.split(), kept, "--stored", *option, code=1).stderr
         assert error == f"error: --stored shows a measurement as it was made: leave out {option[0]}\n"
-    error = here("robustness", kept, "--stored", code=1).stderr
-    assert error == "error: no robustness.jsonl has a complete measurement: run `swad robustness` first\n"
+    error = here("measure", "corruption", kept, "--stored", code=1).stderr
+    assert error.endswith(
+        "error: no robustness.jsonl has a complete measurement: run `swad measure corruption` first\n"
+    )
 
 
 def test_accuracies_are_kept_of_one_dataset(runs, tmp_path):
@@ -107,11 +111,6 @@ def test_a_changed_record_is_noticed(runs, tmp_path):
     records.write_text(records.read_text().replace("0.85", "0.95"))
     with pytest.warns(UserWarning, match="changed after the run finished"):
         assert len(find_runs(tmp_path / "kept")) == 5
-
-
-def test_losses_around_reported_weights_are_kept_for_the_null_and_the_width_of_the_measurement():
-    rows = [{"kind": "flatness", "model": model} for model in ("swad", "window", "step-000050")]
-    assert [_is_shown(row) for row in rows] == [True, True, False]
 
 
 @pytest.mark.parametrize("script", ["keep_records", "parity"])

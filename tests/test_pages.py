@@ -14,6 +14,8 @@ import typer
 from helpers import ROOT
 from helpers.documents import blocks, name, pages
 from swad import cli
+from swad.cli import measure
+from swad.testbed.measure.registry import list_measurements
 
 PAGES = pages()
 TABLE = re.compile(r"<!-- table: .*?<!-- end -->", re.DOTALL)
@@ -55,7 +57,7 @@ def test_commands_parse(page: Path) -> None:
 
 def test_commands_are_found_and_wrong_ones_are_refused() -> None:
     seen = {line.split()[0] for page in PAGES for line in commands(page.read_text(encoding="utf-8"))}
-    assert {"train", "sweep", "report", "reproduce", "flatness", "robustness", "windows", "tune", "demo"} <= seen
+    assert {"train", "sweep", "report", "reproduce", "measure", "robustness", "windows", "tune", "demo"} <= seen
     text = "```\nexport X=1\nX=1 swad train digits --stepz 4\nswad windows a; swad report \\\n    b\n```\n"
     assert list(commands(text)) == ["train digits --stepz 4", "windows a", "report      b"]
     for line in ("train digits --stepz 4", "train", "datasets shw PACS", "train digits --steps many"):
@@ -71,6 +73,8 @@ def test_options_exist() -> None:
         for child in getattr(command, "commands", {}).values():
             collect(child)
 
+    for measurement in list_measurements():
+        collect(measure.app.info.cls().get_command(None, measurement))
     collect(typer.main.get_command(cli.app))
     for page in PAGES:
         text = TABLE.sub("", page.read_text(encoding="utf-8"))

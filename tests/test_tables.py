@@ -11,8 +11,7 @@ from helpers.measured_runs import write_measured_run
 from helpers.run_tree import PACS, make_tree, write_run
 from keep_records import keep_accuracies
 from parity import read_curves
-from swad.testbed.results.corruption_errors import ROBUSTNESS
-from swad.testbed.results.measurement_rows import RowFile
+from swad.testbed.results.measurement_rows import ROBUSTNESS, RowFile
 from swad.testbed.results.records import Record, RecordWriter
 from swad.testbed.results.runs import find_runs
 from swad.testbed.results.training_curves import source_curves
@@ -174,7 +173,7 @@ def test_flatness_over_trials(tmp_path, monkeypatch, second, is_clear):
         assert cell.best == is_clear
     assert table.rows[0].cells[0].value == pytest.approx(25 * mean)
     assert "corrected for the 8 differences" in table.notes[1]
-    assert "mean over 2 of 3 targets and 2 trials" in table.notes[0]
+    assert "mean over 2 targets and 2 trials" in table.notes[0]
     write_measured_run(tmp_path / "photo-2", "photo", 2, 99.0)  # a trial that the other target lacks
     assert tables.flatness(tmp_path) == table
     one = tables.flatness(tmp_path / "art-0")
@@ -221,7 +220,7 @@ def test_windows_and_errors_are_those_of_the_unseen_domain(tmp_path):
     assert [row.cells[1].value for row in tables.robustness_seen(tmp_path).rows] == pytest.approx([30.5, 25.5])
     assert tables.robustness_differences_seen(tmp_path).title == "Compared with ERM (best): PACS, seen"
     compared = tables.robustness_differences(tmp_path).rows
-    assert [(row.name, row.cells[0].value) for row in compared][-1] == ("SWAD, corrupted", pytest.approx(-5))
+    assert [(row.name, row.cells[0].value) for row in compared][-1] == ("SWAD, Corrupted", pytest.approx(-5))
 
 
 def test_parity_reads_our_runs_and_those_of_the_published_code(tmp_path):

@@ -24,8 +24,9 @@ from sklearn.preprocessing import StandardScaler
 
 from swad.flatness import Bound, Divergence, bound
 from swad.flatness.weights import norm
-from swad.testbed.experiments.run_flatness import FlatnessConfig, run_worst_case
+from swad.testbed.measure import engine
 from swad.testbed.measure.saved_run import SavedRun, find_device, open_run
+from swad.testbed.measure.worst_case import WorstCase
 from swad.testbed.models.networks import features
 
 
@@ -130,9 +131,16 @@ def bounds_of_run(
             vc=vc,
             delta=delta,
         )
-        for row in run_worst_case(run, [name], radii, FlatnessConfig(n_images=n_images), device=device)
+        for row in _worst_cases(run, name, WorstCase(images=n_images, radii=tuple(radii)), torch_device)
         if row["measure"] == "error" and float(row["radius"]) > 0
     ]
+
+
+def _worst_cases(run, name, what, device):
+    """Search for the worst case, unless it is stored, and return its rows."""
+    (job,) = engine.plan([(run, [name])], what, device)
+    engine.measure([job], device)
+    return job.rows()
 
 
 def main() -> None:
@@ -161,7 +169,7 @@ def main() -> None:
         for name, *values in terms.rows():
             print(f"{name:29}" + "".join(f"{value:14.4g}" for value in values))
     if options.figure:
-        from swad.testbed.results.figures.flatness import bound_figure
+        from swad.testbed.results.figures.bound import bound_figure
 
         bound_figure(bounds).savefig(options.figure)
         print(options.figure)

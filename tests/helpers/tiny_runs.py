@@ -11,13 +11,15 @@ from typing import Any
 
 import torch
 
-from swad.testbed.experiments import run_flatness, run_surface
+from swad.testbed.experiments import run_surface
+from swad.testbed.measure import engine
+from swad.testbed.measure.flatness import Flatness
 from swad.testbed.measure.saved_run import open_run
 from swad.testbed.results.measurement_rows import RowFile
 from swad.testbed.training.loop import RunConfig, train
 
 NAMES = ("best", "swad", "swa")
-COARSE = run_flatness.FlatnessConfig(radii=(0.0, 2.0, 5.0), n_directions=6, n_images=20)
+COARSE = Flatness(images=20, radii=(0.0, 2.0, 5.0), directions=6)
 
 
 def tiny(output: Path, **changes: Any) -> RunConfig:
@@ -49,7 +51,7 @@ def measure(folder: Path, what: str) -> None:
     """Measure the flatness or a surface of a run."""
     run = open_run(folder)
     if what == "flatness":
-        run_flatness.run_local(run, NAMES, COARSE)
+        engine.measure(engine.plan([(run, NAMES)], COARSE))
     else:
         run_surface.run_surface(run, steps=4, n_images=20)
 

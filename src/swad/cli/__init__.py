@@ -23,8 +23,8 @@ from swad.cli import (
     datasets,
     demo,
     doctor,
-    flatness,
     log,
+    measure,
     merge,
     prune,
     report,
@@ -56,7 +56,6 @@ add_command(app, report.report, report.EXAMPLES)
 add_command(app, select.select, select.EXAMPLES)
 add_command(app, prune.prune, prune.EXAMPLES)
 add_command(app, log.log, log.EXAMPLES)
-add_command(app, flatness.flatness, flatness.EXAMPLES)
 add_command(app, surface.surface, surface.EXAMPLES)
 add_command(app, robustness.robustness, robustness.EXAMPLES)
 add_command(app, tune.tune, tune.EXAMPLES)
@@ -64,6 +63,7 @@ add_command(app, windows.windows, windows.EXAMPLES)
 add_command(app, merge.merge, merge.EXAMPLES)
 add_command(app, reproduce.reproduce, reproduce.EXAMPLES)
 add_command(app, doctor.doctor, doctor.EXAMPLES)
+app.add_typer(measure.app, name="measure")
 app.add_typer(sweep.app, name="sweep")
 app.add_typer(datasets.app, name="datasets")
 app.add_typer(algorithms.app, name="algorithms")

@@ -72,6 +72,7 @@ def report(
 ) -> None:
     """Print the results of all runs in a directory next to the paper's, and write a page that works offline."""
     from swad.cli._console import make_console, short_warnings
+    from swad.testbed.measure.registry import stored_reports
     from swad.testbed.results.comparison_tables import comparisons_tables
     from swad.testbed.results.comparisons import UNIT_CHOICES, not_compared
     from swad.testbed.results.diagnostics import find_problems
@@ -106,6 +107,7 @@ def report(
     try:
         with short_warnings():
             if not no_page:
+                reports, damaged = stored_reports(runs)
                 page = write_page(
                     runs,
                     output or folder / "report.html",
@@ -115,7 +117,8 @@ def report(
                     baseline=baseline,
                     unit=compare_over,
                     results=by_dataset,
-                    problems=problems,
+                    measured=reports,
+                    problems=[*problems, *damaged],
                     follow_link=output is not None,
                 )
                 written.append(str(page))

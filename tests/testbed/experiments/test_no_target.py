@@ -9,11 +9,14 @@ import pytest
 from helpers.pages import build_page
 from helpers.runs import short
 from swad.testbed.experiments import tune
-from swad.testbed.experiments.flatness_report import measure_flatness, report_flatness
-from swad.testbed.experiments.run_flatness import FlatnessConfig, run_curvature
-from swad.testbed.experiments.run_robustness import CorruptionConfig, measure_robustness, report_robustness
 from swad.testbed.experiments.run_surface import measure_surfaces, report_surfaces
+from swad.testbed.measure import engine
+from swad.testbed.measure.corruption import Corruption
+from swad.testbed.measure.curvature import Curvature
 from swad.testbed.measure.finished_runs import open_runs
+from swad.testbed.measure.flatness import Flatness
+from swad.testbed.results.measured import measured
+from swad.testbed.results.measured_report import report
 from swad.testbed.results.run_tables import accuracy_table
 from swad.testbed.results.runs import find_runs
 from swad.testbed.results.selection import collect_results
@@ -63,25 +66,24 @@ def test_weights_without_a_target_are_measured_on_seen_domains(both, tmp_path):
     runs, _ = open_runs([both])
     weights = [(run, ["best", "swad"]) for run in runs]
     files = {"output": tmp_path, "formats": ()}  # drawn, but not saved
-    names = measure_flatness(weights, FlatnessConfig((0.0, 1.0), 4, n_images=4))
-    flat = tables(report_flatness(names, **files))
-    assert [title.removesuffix(", for these weights only") for title in flat if ": F on" in title] == [
-        "digits, no target, none: F on seen domains",
-        "digits, paper: F on seen domains",
-        "digits, paper: F on unseen domains",
+    engine.measure(engine.plan(weights, Flatness(images=4, radii=(0.0, 1.0), directions=4)))
+    flat = report(measured(find_runs(both), Flatness), Flatness).tables
+    assert [table.title for table in flat[::2]] == [
+        f"F: {name}" for name in ("digits, seen", "digits, unseen", "digits, no target, seen")
     ]
     paths, _ = measure_surfaces([both], steps=2, n_images=4)
     (points,) = tables(report_surfaces(paths, **files)).values()
     unseen = {row.name.split(",")[0]: row.cells[1].number for row in points.rows}
     assert unseen["none"] == "–" != unseen["paper"]
-    config = CorruptionConfig(("fog",), (1,), n_images=4)
-    errors = tables(report_robustness(measure_robustness(weights, config), **files))
-    corrupted = [title for title in errors if title.startswith("Corruption error")]
+    engine.measure(engine.plan(weights, Corruption(images=4, corruptions=("fog",), severities=(1,))))
+    errors = report(measured(find_runs(both), Corruption), Corruption).tables
     names = ("digits, seen", "digits, unseen", "digits, no target, seen")
-    assert corrupted == [f"Corruption error: {name}" for name in names]
+    assert [table.title for table in errors[::2]] == [f"Corruption error, %: {name}" for name in names]
+    assert "No target, one trial." in errors[-1].notes[0] or "No target, one trial." in errors[-2].notes[0]
     none = next(run for run in runs if run.name == "none-0")
-    rows = run_curvature(none, ["swad"], FlatnessConfig(n_images=2), n_eigenvalues=1, trace_vectors=2)
-    assert {row["domain"] for row in rows} == {"seen", "board", "clutter", "outline", "paper"}
+    jobs = engine.plan([(none, ["swad"])], Curvature(images=2, eigenvalues=1, trace_vectors=2))
+    engine.measure(jobs)
+    assert {row["side"] for row in jobs[0].rows()} == {"seen"}
     rows = {row.target: row for row in tune.sensitivity([both], tune.grid((1,), (1,), (0.0,)))}
     assert rows["none"].validation is not None
     assert rows["none"].target_in is None

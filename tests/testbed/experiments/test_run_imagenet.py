@@ -39,8 +39,7 @@ from swad.testbed.experiments.imagenet_models import ImageNetModel, find_models
 from swad.testbed.experiments.imagenet_report import corruption_table, notes, score_table, scores
 from swad.testbed.experiments.run_imagenet import Benchmarks, EvaluationConfig, measure_benchmarks
 from swad.testbed.measure.saved_run import SavedRun
-from swad.testbed.results.corruption_errors import severity_curves
-from swad.testbed.results.imagenet_parts import PartResult, stored_errors
+from swad.testbed.results.imagenet_parts import PartResult, stored_values
 from swad.testbed.results.measurement_rows import RowFile, read_rows
 from swad.testbed.results.run_data import RunData
 from swad.testbed.training.config import RunConfig
@@ -104,8 +103,8 @@ def test_scores_of_a_model_that_is_right_on_given_images(trees, tmp_path):
     assert "backgrounds/original, backgrounds/mixed_same, backgrounds/mixed_rand and 1 more: 18 of 4,050" in text
     assert "backgrounds/challenge: 18 of 4,050 images on 18 of 4,050 backgrounds" in text
     assert "images that are stored at another size than 8 pixels were resized" in text
-    curves = severity_curves(stored_errors({"answers": [parts]}))
-    by_severity = {severity: value.mean for severity, value in curves["answers"].items()}
+    by_quantity = stored_values({"answers": [parts]}).set_index("quantity")["value"]
+    by_severity = {severity: value for severity, value in by_quantity.items() if not isinstance(severity, str)}
     assert by_severity == pytest.approx({0: 1 / 3, 1: 0.2, 2: 0.4, 3: 0.6, 4: 0.8, 5: 1.0})
 
 
@@ -285,15 +284,11 @@ def test_the_command_on_a_model_that_always_answers_dog(here, trees, tmp_path):
     wrong = {(line[1], line[3]): line[4] for line in by_corruption}
     assert wrong["shot_noise", "severity 2"] == "100.0"  # all are tench
     assert float(wrong["shot_noise", "CE"]) == pytest.approx(500 / sum(ALEXNET_ERRORS["shot_noise"]))
-    done = here(*command, "--seed", "1", "--images", "5", code=1)
-    assert "on all of their stored images: leave out --images, --seed" in done.stderr
     assert "must be one of fp32, bf16" in here(*command, "--precision", "fp16", code=1).stderr
-    assert "is not a directory of runs" in here("robustness", model, code=1).stderr
+    assert "swad measure corruption RUN" in here("robustness", model, code=1).stderr
     refused = here("robustness", "resnet50.tv_in1k", "--imagenet-r", tmp_path / "nowhere", code=1)
     assert f"--imagenet-r must be a directory, got {tmp_path / 'nowhere'}: check the path" in refused.stderr
     assert "download" not in refused.stderr
-    done = here("robustness", tmp_path, "--precision", "bf16", "--batch-size", "8", code=1)
-    assert "only benchmarks take --precision, --batch-size: leave it out" in done.stderr
     assert stored["test_resnet (dog)"]["Background Challenge"] == {"value": pytest.approx(100 / 9), "partial": True}
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
-from swad.testbed.results.corruption_errors import ROBUSTNESS, CorruptionErrors, severity_curves
-from swad.testbed.results.corruption_tables import comparison_table, corruption_table
-from swad.testbed.results.imagenet_parts import BENCHMARK, CORRUPTIONS, PartResult, read_stored_errors
-from swad.testbed.results.measurement_rows import RowFile
+from swad.testbed.results.corruption_means import CORRUPTIONS
+from swad.testbed.results.imagenet_parts import BENCHMARK, ImageNetC, PartResult, read_stored_values
+from swad.testbed.results.measured_report import report
+from swad.testbed.results.measurement_rows import ROBUSTNESS, RowFile
 from swad.testbed.results.run_data import RunData
 
 
@@ -28,8 +29,14 @@ def measured(root: Path, weights: str, errors: dict[str, float], trial: int = 0,
     return RunData(root, config, (), True)
 
 
-def curve(errors: CorruptionErrors, method: str) -> dict[int, float]:
-    return {severity: point.mean for severity, point in severity_curves(errors)[method].items()}
+def curve(values: pd.DataFrame, method: str) -> dict[int, float]:
+    means = report(values, ImageNetC).means
+    rows = means[means["method"] == method].set_index("quantity")["mean"]
+    return {severity: mean for severity, mean in rows.items() if not isinstance(severity, str)}
+
+
+def is_partial(values: pd.DataFrame) -> bool:
+    return "Partial: do not compare it with published numbers." in report(values, ImageNetC).tables[0].notes[0]
 
 
 BLUR = {"imagenet-c/zoom_blur/1": 0.2, "imagenet-c/zoom_blur/5": 0.6}
@@ -41,39 +48,39 @@ def test_errors_of_runs_on_imagenet_c(tmp_path):
         measured(tmp_path / "b", "last", {"imagenet": 0.2, **BLUR, "imagenet-c/saturate/1": 0.9, "imagenet-r": 0.7}),
         measured(tmp_path / "c", "last", {"imagenet": 0.4, **BLUR}, trial=1),
     ]
-    errors = read_stored_errors(runs)
-    assert errors.methods == ["ERM (last)", "SWAD"]  # the others are compared with ERM
-    assert curve(errors, "ERM (last)") == pytest.approx({0: 0.3, 1: 0.2, 5: 0.6})
-    table = corruption_table(errors)
+    values = read_stored_values(runs)
+    assert curve(values, "ERM (last)") == pytest.approx({0: 0.3, 1: 0.2, 5: 0.6})
+    table, compared = report(values, ImageNetC).tables
+    assert [row.name for row in table.rows] == ["ERM (last)", "SWAD"]  # the others are compared with ERM
     assert table.columns == ("Clean", "Corrupted", "Added", "blur")
     assert [cell.value for cell in table.rows[1].cells] == pytest.approx([10, 40, 30, 40])
     assert "the stored images of ImageNet-C" in table.notes[0]
-    assert table.notes[-1] == "Partial: do not compare it with published numbers."
-    assert comparison_table(errors).title == "Compared with ERM (last): ImageNet-C, partial"
+    assert is_partial(values)
+    assert compared.title == "Compared with ERM (last): ImageNet-C, partial, stored"
 
 
 def test_all_15_corruptions_at_all_severities_are_complete(tmp_path):
     parts = {f"imagenet-c/{name}/{severity}": 0.5 for name in CORRUPTIONS for severity in range(1, 6)}
-    assert read_stored_errors([measured(tmp_path / "a", "swad", parts)]).title == "ImageNet-C"
-    assert read_stored_errors([measured(tmp_path / "b", "swad", parts, expected=101)]).title == "ImageNet-C, partial"
+    assert not is_partial(read_stored_values([measured(tmp_path / "a", "swad", parts)]))
+    assert is_partial(read_stored_values([measured(tmp_path / "b", "swad", parts, expected=101)]))
     parts.popitem()
-    assert read_stored_errors([measured(tmp_path / "c", "swad", parts)]).title == "ImageNet-C, partial"
+    assert is_partial(read_stored_values([measured(tmp_path / "c", "swad", parts)]))
 
 
 def test_without_imagenet_itself_there_is_no_clean_error(tmp_path):
-    errors = read_stored_errors([measured(tmp_path / "a", "swad", BLUR)])
-    assert curve(errors, "SWAD") == pytest.approx({1: 0.2, 5: 0.6})
+    values = read_stored_values([measured(tmp_path / "a", "swad", BLUR)])
+    assert curve(values, "SWAD") == pytest.approx({1: 0.2, 5: 0.6})
     # A model of other classes than those of the images has no error.
-    assert read_stored_errors([measured(tmp_path / "b", "swad", BLUR, n=0, correct=0)]) is None
-    assert corruption_table(errors).columns == ("Corrupted", "blur")
-    assert read_stored_errors([measured(tmp_path / "b", "swad", {"imagenet": 0.1})]) is None
+    assert read_stored_values([measured(tmp_path / "b", "swad", BLUR, n=0, correct=0)]).empty
+    assert report(values, ImageNetC).tables[0].columns == ("Corrupted", "blur")
+    assert read_stored_values([measured(tmp_path / "b", "swad", {"imagenet": 0.1})]).empty
 
 
 @pytest.mark.parametrize("change", [{"key": "other"}, {"fingerprint": "other"}])
 def test_results_of_other_settings_or_weights_are_not_mixed(tmp_path, change):
     measured(tmp_path / "a", "swad", BLUR)
     run = measured(tmp_path / "a", "swad", {"imagenet-c/fog/1": 0.5}, **change)
-    assert curve(read_stored_errors([run]), "SWAD") == {1: 0.5}
+    assert curve(read_stored_values([run]), "SWAD") == {1: 0.5}
 
 
 def test_a_part_with_other_than_the_published_images_is_partial():

@@ -92,7 +92,7 @@ def test_unknown_fields_are_ignored() -> None:
 def test_nothing_heavy_is_imported() -> None:
     code = (
         "import sys, swad.testbed.results.records, swad.testbed.results.selection, swad.testbed.results.tables;"
-        "import swad.testbed.results.figures.training, swad.testbed.results.figures.flatness;"
+        "import swad.testbed.results.figures.training, swad.testbed.results.figures.curves;"
         "import swad.testbed.results.page.build;"
         "heavy = {'torch', 'numpy', 'pandas', 'msgspec', 'matplotlib', 'tensorboard', 'jinja2'};"
         "print(sorted(heavy & set(sys.modules)))"

@@ -32,12 +32,14 @@ def make_configs(
 
 def measure_flatness(config: RunConfig, progress: Progress | None = None) -> None:
     """Measure the flatness of one run's ERM, SWA and SWAD and the plane through three of its weights, in seconds."""
-    from swad.testbed.experiments import run_flatness, run_surface
-    from swad.testbed.measure.saved_run import open_run
+    from swad.testbed.experiments import run_surface
+    from swad.testbed.measure import engine
+    from swad.testbed.measure.flatness import Flatness
+    from swad.testbed.measure.saved_run import find_device, open_run
 
-    run = open_run(config.output)
-    coarse = run_flatness.FlatnessConfig(radii=tuple(4.0 * k for k in range(7)), n_directions=16, n_images=80)
-    run_flatness.run_local(run, ["best", "swa", "swad"], coarse, device=config.device, progress=progress)
+    run, device = open_run(config.output), find_device(config.device)
+    coarse = Flatness(images=80, radii=tuple(4.0 * k for k in range(7)), directions=16)
+    engine.measure(engine.plan([(run, ["best", "swa", "swad"])], coarse, device), device, progress=progress)
     if len(run.snapshots) >= 3:
         run_surface.run_surface(run, steps=11, n_images=80, device=config.device, progress=progress)
 

@@ -107,7 +107,7 @@ def saved_model(path: Path, label: str, weights: str, directory: Path) -> ImageN
     if not set(names) <= known.keys() and names != list(backgrounds.FOLDERS):
         raise RunError(
             f"the classes of {path} are {', '.join(names[:3])}, ...: the benchmarks need a classifier of classes of "
-            f"ImageNet, with names such as {min(known)}; `swad robustness RUN` alone corrupts its own images"
+            f"ImageNet, with names such as {min(known)}; `swad measure corruption RUN` corrupts its own images"
         )
     if export.eval_group_size(card) is not None:
         raise RunError(

@@ -11,10 +11,10 @@ from swad.robustness.corruptions import CORRUPTIONS, SEVERITIES
 from swad.testbed.experiments.imagenet_models import ImageNetModel
 from swad.testbed.experiments.report import Report
 from swad.testbed.experiments.run_imagenet import Benchmarks, EvaluationConfig, measure_benchmarks
-from swad.testbed.results.corruption_errors import ROBUSTNESS
-from swad.testbed.results.figures.robustness import severity_figure
-from swad.testbed.results.figures.style import FORMATS, require_matplotlib, save_figures
-from swad.testbed.results.imagenet_parts import IMAGENET, IMAGENET_C, PartResult, stored_errors
+from swad.testbed.results.figures.style import FORMATS, require_matplotlib
+from swad.testbed.results.imagenet_parts import IMAGENET, IMAGENET_C, ImageNetC, PartResult, stored_values
+from swad.testbed.results.measured_report import report
+from swad.testbed.results.measurement_rows import ROBUSTNESS
 from swad.testbed.results.tables import Cell, Row, Table
 from swad.util.files import write_json, write_text
 from swad.util.names import listed
@@ -61,10 +61,9 @@ def measure_imagenet(
     results = measure_benchmarks(models, benchmarks, config, progress)
     output.mkdir(parents=True, exist_ok=True)
     written = []
-    errors = stored_errors({label: [parts] for label, parts in results.items()})
-    if errors is not None and errors.cases():
-        figure = severity_figure([errors])
-        written += save_figures(figure, output / "imagenet-c", formats)
+    values = stored_values({label: [parts] for label, parts in results.items()})
+    if len(values):
+        written += report(values, ImageNetC).save_figures(output / "imagenet-c", formats)
     tables = [table for label, parts in results.items() if (table := corruption_table(label, parts)) is not None]
     if tables:
         written.append(output / "imagenet-c.csv")

@@ -22,9 +22,8 @@ from swad.robustness.evaluation import Classifier, evaluate
 from swad.robustness.imagenet import Part
 from swad.testbed.experiments.imagenet_models import ImageNetModel
 from swad.testbed.measure.saved_run import find_device
-from swad.testbed.results.corruption_errors import ROBUSTNESS
 from swad.testbed.results.imagenet_parts import BENCHMARK, PartResult, part_result
-from swad.testbed.results.measurement_rows import Row, RowFile
+from swad.testbed.results.measurement_rows import ROBUSTNESS, Row, RowFile
 from swad.util.grouping import group_by
 from swad.util.names import require_choice
 from swad.util.progress import Progress

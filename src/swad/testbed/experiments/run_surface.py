@@ -17,10 +17,9 @@ from swad.testbed.measure.finished_runs import open_runs, run_progress
 from swad.testbed.measure.saved_run import Images, SavedRun, find_device
 from swad.testbed.results.figures.style import FORMATS, require_matplotlib, save_figures
 from swad.testbed.results.figures.surfaces import line_figure, surface_figure
-from swad.testbed.results.flatness_tables import points_table
 from swad.testbed.results.measurement_rows import SURFACE, RowFile
 from swad.testbed.results.runs import load_run
-from swad.testbed.results.surfaces import read_surface
+from swad.testbed.results.surfaces import points_table, read_surface
 from swad.testbed.training.run_dir import RunError
 from swad.util.jsonl import stored_path
 from swad.util.names import snapshot_name

@@ -53,6 +53,10 @@ class Images:
     seen: tuple[str, ...]
     unseen: tuple[str, ...]
 
+    def side_of(self, domain: str) -> str:
+        """Return "seen" or "unseen"."""
+        return "seen" if domain in self.seen else "unseen"
+
     def side(self, name: str) -> dict[str, tuple[Tensor, Tensor]]:
         """Return the images of one side, "seen" or "unseen"."""
         return {domain: self.by_domain[domain] for domain in {"seen": self.seen, "unseen": self.unseen}[name]}
@@ -145,7 +149,10 @@ class SavedRun:
         return export.load_predictor(self.file(name)).model.to(device)
 
     def fingerprint(self, name: str) -> str:
-        """Return a hash of a weights file, to detect that it changed after a measurement."""
+        """Return a hash of a weights file, or of those of the window, to detect a change after a measurement."""
+        if name == WINDOW:
+            marks = "".join(map(self.fingerprint, self.window_snapshots))
+            return hashlib.blake2b(marks.encode(), digest_size=8).hexdigest()
         path = self.file(name)
         with weight_files.open_safetensors(path):  # its header says how large the file is, before all of it is read
             return fingerprint(path)

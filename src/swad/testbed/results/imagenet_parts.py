@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-from swad.testbed.results.corruption_errors import CLEAN, GROUPS, ROBUSTNESS, STORED, Case, CorruptionErrors, Unit
+from swad.testbed.results.corruption_means import AXIS, CLEAN, COMPARED, CORRUPTIONS, mean_errors
 from swad.testbed.results.labels import weights_label
-from swad.testbed.results.measurement_rows import Row, read_rows
+from swad.testbed.results.measured import COLUMNS, Reading
+from swad.testbed.results.measurement_rows import ROBUSTNESS, Row, read_rows
 from swad.testbed.results.run_data import RunData
 from swad.util.names import NO_TARGET
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 BENCHMARK = "benchmark"
 """Kind of the rows."""
 
 IMAGENET, IMAGENET_C = "imagenet", "imagenet-c"
 """Names of parts; those of ImageNet-C are imagenet-c/CORRUPTION/SEVERITY."""
-CORRUPTIONS = {name for names in GROUPS.values() for name in names}
-"""The 15 corruptions; ImageNet-C has four more, which the curves leave out."""
 
 
 @dataclass(frozen=True)
@@ -54,35 +58,48 @@ def part_result(row: Row) -> PartResult:
     return PartResult(row["correct"], row["n"], row["expected"], tuple(row["missing"]), row.get("backgrounds"))
 
 
-def stored_errors(results: Mapping[str, Sequence[Mapping[str, PartResult]]]) -> CorruptionErrors | None:
-    """Return the errors on ImageNet-C's 15 corruptions, for curves; None if there are none.
+class ImageNetC(Reading):
+    """Errors on the stored images of ImageNet-C's 15 corruptions."""
+
+    name, title, axis, compared = "imagenet-c", "Corruption error, %", AXIS, COMPARED
+    note = "Errors on the stored images of ImageNet-C's 15 corruptions."
+
+    @classmethod
+    def notes(cls, settings: Mapping[str, Any]) -> str:
+        """Say where images or corruptions of the published set are missing."""
+        return f"{cls.note} Partial: do not compare it with published numbers." if settings else cls.note
+
+
+def stored_values(results: Mapping[str, Sequence[Mapping[str, PartResult]]]) -> pd.DataFrame:
+    """Return the errors on ImageNet-C's 15 corruptions as rows of `measured`, for curves.
 
     Args:
         results: By method, the results of each trial.
     """
-    return _collect(
-        (method, (NO_TARGET, trial), parts) for method, trials in results.items() for trial, parts in enumerate(trials)
+    return _values(
+        ((NO_TARGET, trial), method, parts) for method, trials in results.items() for trial, parts in enumerate(trials)
     )
 
 
-def read_stored_errors(runs: Iterable[RunData]) -> CorruptionErrors | None:
-    """Collect the errors of runs on ImageNet-C; None if no run was measured there."""
-    measured = []
+def read_stored_values(runs: Iterable[RunData]) -> pd.DataFrame:
+    """Read the errors of runs on ImageNet-C as rows of `measured`."""
+    found = []
     for run in runs:
         rows = [row for row in read_rows(run.path, ROBUSTNESS) if row["kind"] == BENCHMARK and row["n"]]
         for weights, last in {row["weights"]: row for row in rows}.items():
             # Results of other settings, or of weights that were trained again, do not belong together.
             same = [row for row in rows if all(row[name] == last[name] for name in ("weights", "key", "fingerprint"))]
             parts = {row["part"]: part_result(row) for row in same}
-            measured.append((weights_label(run, weights), (run.target, run.trial), parts))
+            found.append(((run.target, run.trial), weights_label(run, weights), parts))
     # ERM first: the others are compared with it.
-    return _collect(sorted(measured, key=lambda entry: (not entry[0].startswith("ERM"), entry[0])))
+    return _values(sorted(found, key=lambda entry: (not entry[1].startswith("ERM"), entry[1])))
 
 
-def _collect(measured: Iterable[tuple[str, Unit, Mapping[str, PartResult]]]) -> CorruptionErrors | None:
-    errors: dict[str, dict[Unit, Mapping[Case, float]]] = {}
-    partial = False
-    for method, unit, parts in measured:
+def _values(found: Iterable[tuple[tuple[str, int], str, Mapping[str, PartResult]]]) -> pd.DataFrame:
+    import pandas as pd
+
+    units, partial = [], False
+    for unit, method, parts in found:
         of_c = {
             (corruption, int(severity)): result
             for part, result in parts.items()
@@ -92,6 +109,14 @@ def _collect(measured: Iterable[tuple[str, Unit, Mapping[str, PartResult]]]) -> 
         }
         if of_c:
             clean = {CLEAN: parts[IMAGENET]} if IMAGENET in parts else {}
-            errors.setdefault(method, {})[unit] = {case: result.error for case, result in (clean | of_c).items()}
+            units.append((unit, method, {case: result.error for case, result in (clean | of_c).items()}))
             partial |= len(of_c) < 5 * len(CORRUPTIONS) or any(result.partial for result in of_c.values())
-    return CorruptionErrors("ImageNet-C", STORED, errors, partial) if errors else None
+    shared = set.intersection(*(set(errors) for *_, errors in units)) if units else set()
+    dataset = f"ImageNet-C{', partial' * partial}"
+    settings = json.dumps({"images": "partial"} if partial else {})
+    lines = [
+        (dataset, "", method, *unit, "stored", quantity, value, method, settings)
+        for unit, method, errors in units
+        for quantity, value in mean_errors({case: errors[case] for case in errors if case in shared}).items()
+    ]
+    return pd.DataFrame(lines, columns=list(COLUMNS))

@@ -32,6 +32,7 @@ from swad.testbed.results.records import RecordError, lock_run_directory
 from swad.util.jsonl import JsonlWriter, read_lines, stored_path
 
 FLATNESS = "flatness.jsonl"
+ROBUSTNESS = "robustness.jsonl"
 SURFACE = "surface.jsonl"
 
 SCHEMA = 2

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from swad.testbed.results.flatness_stats import SIDES
+from swad.testbed.results.labels import run_titles, weights_label
+from swad.testbed.results.measured import SIDES
 from swad.testbed.results.measurement_rows import SURFACE, Row, last_shown, read_rows
 from swad.testbed.results.run_data import RunData
+from swad.testbed.results.tables import Cell, Table
+from swad.testbed.results.tables import Row as TableRow
 from swad.util.statistics import mean
 
 CORNERS = ("1", "2", "3")
@@ -84,3 +88,27 @@ def read_surface(run: RunData, shape: str = "plane") -> RunSurface | None:
 
 def _mean_loss(row: Row, domains: Sequence[str]) -> float:
     return mean(float(row["losses"][domain]) for domain in domains)
+
+
+def points_table(surfaces: Sequence[RunSurface]) -> Table:
+    """Build a table of the loss at the corners or ends, their mean and the averages, and the distance of each."""
+    shape = surfaces[0].settings["shape"] if surfaces else "plane"
+    mean_label = "mean of the corners" if shape == "plane" else "mean of the two"
+    rows = []
+    for surface, title in zip(surfaces, run_titles([surface.run for surface in surfaces]), strict=True):
+        corners = dict(zip(CORNERS, surface.corners, strict=False))
+        for name, (_, _, distance) in surface.points.items():
+            label = mean_label if name == MEAN else weights_label(surface.run, corners.get(name, name))
+            losses = (_loss_cell(surface.losses[name].get(side)) for side in SIDES)
+            rows.append(TableRow(f"{title}, {label}", (*losses, Cell(distance, decimals=2))))
+    return Table("Loss", (*SIDES, f"distance from the {shape}"), tuple(rows), corner="Weights")
+
+
+def _loss_cell(loss: float | None) -> Cell:
+    """Show two digits of a loss, however small: the losses of a figure span orders of magnitude.
+
+    >>> _loss_cell(0.000043).printed, _loss_cell(0.93).printed
+    ('0.000043', '0.93')
+    """
+    is_small = loss is not None and 0 < abs(loss) < 0.1
+    return Cell(loss, decimals=1 - math.floor(math.log10(abs(loss))) if loss and is_small else 2)

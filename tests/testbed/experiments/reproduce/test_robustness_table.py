@@ -116,8 +116,8 @@ def test_runs_are_compared_with_the_paper(tmp_path, tiny_run, model, monkeypatch
     assert "No run has the weights of EMA." in built.notes
     folder = config.output / "table6"
     assert {path.name for path in report.written} >= {"table6.svg", "report.html"}
-    assert ">ImageNet-C, partial<" in (folder / "table6.svg").read_text()
-    assert "Errors under corruption on ImageNet-C" in (folder / "report.html").read_text()
+    assert ">ImageNet-C, partial, stored<" in (folder / "table6.svg").read_text()
+    assert "Corruption error on ImageNet-C" in (folder / "report.html").read_text()
 
 
 def test_runs_need_the_benchmarks(tmp_path, tiny_run):

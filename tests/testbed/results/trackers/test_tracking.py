@@ -193,8 +193,10 @@ def test_a_tool_that_fails_halfway_is_sent_only_the_rest_later(tmp_path, monkeyp
     monkeypatch.setitem(sys.modules, "swad.testbed.results.trackers.halting", SimpleNamespace(Tracker=Halting))
     problems: list[str] = []
     for _ in range(2):
-        warn = lambda name, reason: problems.append(reason)
-        Tracking(run_of(tmp_path), ["halting"], records(1, 2, 3, 4), warn=warn).finish("finished")
+        halting = Tracking(
+            run_of(tmp_path), ["halting"], records(1, 2, 3, 4), warn=lambda name, reason: problems.append(reason)
+        )
+        halting.finish("finished")
     assert got == [1, 2, 0, 3, 4]
     assert problems == ["the server does not answer"]
 

@@ -12,15 +12,22 @@ from swad.testbed.experiments.reproduce.config import PAPER_DATASETS, PaperConfi
 from swad.testbed.experiments.reproduce.trainings import Training, sweep_specs
 from swad.testbed.experiments.sweep.directory import SweepDir, runs_folder
 from swad.testbed.experiments.sweep.spec import SweepSpec
+from swad.testbed.measure.engine import measure, plan
+from swad.testbed.measure.registry import stored_reports
+from swad.testbed.measure.saved_run import SavedRun, find_device
+from swad.testbed.results.diagnostics import find_problems
 from swad.testbed.results.figures.style import save_figures
+from swad.testbed.results.page.build import write_page
 from swad.testbed.results.records import DONE
 from swad.testbed.results.run_data import RunData
-from swad.testbed.results.runs import find_runs, load_run
+from swad.testbed.results.runs import RunList, find_runs, load_run
 from swad.testbed.training.run_dir import RunError
 from swad.util.progress import Progress
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+    from swad.testbed.measure.base import Measurement
 
 Build = Callable[["Results"], Report]
 """Measures what is missing, draws the figures, and returns the tables."""
@@ -108,6 +115,11 @@ class Results:
             raise RunError(f"no run on {dataset} is finished: add --retry-failed to train failed runs again")
         return runs
 
+    def measure(self, chosen: Sequence[tuple[SavedRun, Sequence[str]]], what: Measurement) -> None:
+        """Measure weights of runs; what is stored already is not measured again."""
+        device = find_device(self.config.device)
+        measure(plan(chosen, what, device), device, workers=self.config.workers, progress=self.measuring["progress"])
+
     def folder(self, item: str) -> Path:
         """Return the directory of an item's files."""
         return self.config.output / item
@@ -115,6 +127,13 @@ class Results:
     def save(self, figure: Figure, item: str, *names: str) -> list[Path]:
         """Write a figure of an item in all formats, named after the item and what tells it from its others."""
         return save_figures(figure, self.folder(item) / "-".join([item, *names]), self.config.formats)
+
+
+def write_run_page(runs: Sequence[RunData], path: Path, measured: Sequence[RunData] | None = None) -> Path:
+    """Write the report page of runs, with what was measured of them or of `measured`."""
+    reports, problems = stored_reports(runs if measured is None else measured)
+    problems = [*find_problems(runs), *problems]
+    return write_page(RunList(runs), path, measured=reports, problems=problems, surfaces=measured)
 
 
 def availability_notes(config: PaperConfig, datasets: Sequence[str]) -> list[str]:

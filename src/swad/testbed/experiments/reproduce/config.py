@@ -61,7 +61,7 @@ class PaperConfig:
     )
     methods: tuple[str, ...] = setting((), help="figure3: some of erm,sam,swa-cyclic,swa,swad. Default: all.")
     live_weights: Literal["best", "last"] = setting("best", help="Figures: live weights of ERM and SAM, best or last.")
-    radii: tuple[float, ...] | None = setting(None, help="figure3, ranking: radii, as for `swad flatness`.")
+    radii: tuple[float, ...] | None = setting(None, help="figure3, ranking: radii, as for `swad measure flatness`.")
     directions: int = setting(
         100, help="figure3, ranking: number of random directions. Default: 100; small 20; smoke 4."
     )

@@ -9,16 +9,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from swad.testbed.experiments.flatness_report import measure_flatness, report_flatness
 from swad.testbed.experiments.report import Report
-from swad.testbed.experiments.reproduce.base import Reproduction, Results, availability_notes
+from swad.testbed.experiments.reproduce.base import Reproduction, Results, availability_notes, write_run_page
 from swad.testbed.experiments.reproduce.config import PaperConfig
 from swad.testbed.experiments.reproduce.trainings import ERM, ERM_CYCLIC, Training
-from swad.testbed.experiments.run_flatness import FlatnessConfig
+from swad.testbed.measure.flatness import Flatness
 from swad.testbed.measure.saved_run import open_run
-from swad.testbed.results.page.build import write_page
+from swad.testbed.results.measured import measured
+from swad.testbed.results.measured_report import report
+from swad.testbed.results.measurement_rows import FLATNESS
 from swad.testbed.results.run_data import RunData
-from swad.testbed.results.runs import RunList, load_run
+from swad.testbed.results.runs import load_run
 from swad.testbed.training.run_dir import RunError
 
 LIVE = "live"
@@ -62,26 +63,26 @@ def measure(results: Results, item: str, stem: str) -> Report:
     if not weights:
         datasets = ", ".join(config.measured_datasets(DATASETS))
         raise RunError(f"no run on {datasets} is finished: add --retry-failed to train failed runs again")
-    measured = measure_flatness(
-        [(open_run(path, config.data), names) for path, names in weights.items()],
-        FlatnessConfig(config.radii, config.directions, config.images),
-        **results.measuring,
-    )
-    return report_flatness(measured, output=results.folder(item), stem=stem, formats=config.formats)
+    what = Flatness(images=config.images, radii=tuple(config.radii or ()), directions=config.directions)
+    results.measure([(open_run(path, config.data), names) for path, names in weights.items()], what)
+    shown = report(measured([load_run(path) for path in weights], Flatness), Flatness)
+    folder = results.folder(item)
+    written = (*shown.write(folder, ()), *shown.save_figures(folder / stem, config.formats))
+    return Report(shown.tables, written, tuple(path / FLATNESS for path in weights))
 
 
-def write_run_page(folder: Path, runs: Sequence[RunData]) -> Path:
+def write_figure_page(folder: Path, runs: Sequence[RunData]) -> Path:
     """Write the report page of the runs behind a figure."""
     # The table would choose between SWA with cyclic and with constant learning rate, which are two methods.
     constant = [run for run in runs if run.config.get("lr_schedule") != "cyclic"]
-    return write_page(RunList(constant or runs), folder / "report.html", flatness=RunList(runs))
+    return write_run_page(constant or runs, folder / "report.html", runs)
 
 
 def _build(results: Results) -> Report:
-    report = measure(results, "figure3", "figure3")
-    page = write_run_page(results.folder("figure3"), [load_run(path) for path in measured_weights(results)])
-    tables = (*report.tables, *availability_notes(results.config, DATASETS))
-    return Report(tables, (*report.written, page), report.row_files)
+    built = measure(results, "figure3", "figure3")
+    page = write_figure_page(results.folder("figure3"), [load_run(path) for path in measured_weights(results)])
+    tables = (*built.tables, *availability_notes(results.config, DATASETS))
+    return Report(tables, (*built.written, page), built.row_files)
 
 
 ITEMS = (

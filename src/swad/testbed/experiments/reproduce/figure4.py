@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from swad.testbed.experiments.report import Report
 from swad.testbed.experiments.reproduce.base import Reproduction, Results, each_dataset
-from swad.testbed.experiments.reproduce.figure3 import write_run_page
+from swad.testbed.experiments.reproduce.figure3 import write_figure_page
 from swad.testbed.experiments.reproduce.trainings import ERM
 from swad.testbed.experiments.run_surface import measure_surfaces, report_surfaces
 from swad.testbed.results.runs import load_run
@@ -31,7 +31,7 @@ def _measure(results: Results, dataset: str, names: Sequence[str]) -> Report:
 
 def _build(results: Results) -> Report:
     report = each_dataset(_measure, DATASETS)(results)
-    page = write_run_page(results.folder("figure4"), [load_run(path.parent) for path in report.row_files])
+    page = write_figure_page(results.folder("figure4"), [load_run(path.parent) for path in report.row_files])
     return replace(report, written=(*report.written, page))
 
 

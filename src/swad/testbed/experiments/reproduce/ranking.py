@@ -6,16 +6,31 @@ ERM. Rank correlations with their intervals and permutation tests say how much f
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 from swad.testbed.experiments.report import Report
 from swad.testbed.experiments.reproduce import figure3
 from swad.testbed.experiments.reproduce.base import Reproduction, Results, availability_notes
+from swad.testbed.measure.flatness import Flatness
 from swad.testbed.results import published
-from swad.testbed.results.flatness_runs import rank_methods, read_flatness
-from swad.testbed.results.flatness_stats import SIDES
+from swad.testbed.results.figures.ranking import ranking_figure
+from swad.testbed.results.labels import weights_label
+from swad.testbed.results.measured import measured
 from swad.testbed.results.published import Number
-from swad.testbed.results.rank_correlation import Ranking
+from swad.testbed.results.rank_correlation import Ranking, ranking
+from swad.testbed.results.records import LIVE
+from swad.testbed.results.run_data import RunData
 from swad.testbed.results.runs import load_run
 from swad.testbed.results.tables import PAPER, Cell, Row, Table
+from swad.util.statistics import mean
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Unit = tuple[str, int]
+"""Target and trial."""
 
 DATASETS = figure3.DATASETS
 
@@ -68,22 +83,75 @@ def printed_table() -> Table:
 
 
 def _build(results: Results) -> Report:
-    report = figure3.measure(results, "ranking", "flatness")  # it draws the rankings, too
+    report = figure3.measure(results, "ranking", "flatness")
     tables: list[Table | str] = []
+    written = list(report.written)
     for dataset in results.config.measured_datasets(DATASETS):
-        weights = figure3.measured_weights(results, [dataset])
-        read = (read_flatness(load_run(path), names) for path, names in weights.items())
-        flatness = [value for value in read if value is not None]
-        for side in SIDES:
-            radius = max(flatness[0].curves[side][0].radii)
-            ranking = rank_methods(flatness, side, radius)
-            if ranking is None:
+        runs = [load_run(path) for path in figure3.measured_weights(results, [dataset])]
+        values = measured(runs, Flatness)
+        for side in dict.fromkeys(values["side"]):
+            of_side = values[values["side"] == side]
+            radius = max(of_side["quantity"])
+            ranked = rank_methods(of_side[of_side["quantity"] == radius], runs)
+            if ranked is None:
                 tables.append(f"{dataset}, {side} domains: no ranking, because fewer than three methods differ.")
-            else:
-                title = f"{dataset}: flatness at radius {radius:g} on {side} domains, and accuracy on the target"
-                tables.append(ranking_table(title, ranking))
+                continue
+            title = f"{dataset}: flatness at radius {radius:g} on {side} domains, and accuracy on the target"
+            tables.append(ranking_table(title, ranked))
+            figure = ranking_figure(ranked, quantity=f"$F_γ$ at γ = {radius:g}, {side}")
+            written += results.save(figure, "ranking", dataset, side)
     tables += [printed_table(), *availability_notes(results.config, DATASETS)]
-    return Report(tuple(tables), report.written, report.row_files)
+    return Report((*report.tables, *tables), tuple(written), report.row_files)
+
+
+def rank_methods(values: pd.DataFrame, runs: Sequence[RunData]) -> Ranking | None:
+    """Rank methods by flatness and by accuracy on the target, over the targets and trials that all have.
+
+    The last step is left out beside the best one of the same method, and methods with the same numbers count once.
+
+    Args:
+        values: F of one dataset and side at one radius, as rows of `measured`.
+        runs: The runs.
+
+    Returns:
+        None with fewer than three methods that differ.
+    """
+    accuracy: dict[str, dict[Unit, float]] = {}
+    for run in runs:
+        for weights, value in _target_accuracy(run).items():
+            accuracy.setdefault(weights_label(run, weights), {})[run.target, run.trial] = value
+    flatness: dict[str, dict[Unit, float]] = {}
+    for row in values.itertuples():
+        if (row.target, row.trial) in accuracy.get(row.method, {}):
+            flatness.setdefault(row.method, {})[row.target, row.trial] = row.value
+    candidates = {
+        name: by_unit
+        for name, by_unit in flatness.items()
+        if all(map(math.isfinite, by_unit.values()))
+        and ("(last" not in name or name.replace("(last", "(best") not in flatness)
+    }
+    units = sorted(set.intersection(*(set(by_unit) for by_unit in candidates.values()))) if candidates else []
+    distinct: dict[str, tuple[list[float], list[float]]] = {}
+    for name in candidates:
+        numbers = [flatness[name][unit] for unit in units], [accuracy[name][unit] for unit in units]
+        if not any(_equal_numbers(numbers, other) for other in distinct.values()):
+            distinct[name] = numbers
+    if not units or len(distinct) < 3:
+        return None
+    order = ranking(*({name: both[index] for name, both in distinct.items()} for index in (0, 1)))
+    return order if math.isfinite(order.kendall.value) else None
+
+
+def _equal_numbers(first: Sequence[Sequence[float]], second: Sequence[Sequence[float]]) -> bool:
+    pairs = zip((v for values in first for v in values), (v for values in second for v in values), strict=True)
+    return all(math.isclose(a, b, rel_tol=1e-6, abs_tol=1e-12) for a, b in pairs)
+
+
+def _target_accuracy(run: RunData) -> dict[str, float]:
+    """Return the accuracy on the in split of the held-out domain by weights; the mean if several are held out."""
+    rows = run.frame
+    rows = rows[(rows.metric == "accuracy") & rows.domain.isin(run.targets) & (rows.split == "in")]
+    return {str(name): mean(values) for name, values in rows.groupby("weights", observed=True).value if name != LIVE}
 
 
 ITEMS = (

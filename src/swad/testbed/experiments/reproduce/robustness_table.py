@@ -7,32 +7,38 @@ constant learning rate at the end, SWA of the cyclic one.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from swad.testbed.experiments.imagenet_models import ImageNetModel, saved_model
 from swad.testbed.experiments.imagenet_report import ALL_19, PARTIAL, Parts, notes, scores
 from swad.testbed.experiments.report import Report
 from swad.testbed.experiments.reproduce.accuracy import ComparedRow, compared_table, printed_cell
-from swad.testbed.experiments.reproduce.base import Reproduction, Results
+from swad.testbed.experiments.reproduce.base import Reproduction, Results, write_run_page
 from swad.testbed.experiments.reproduce.methods import row_name
 from swad.testbed.experiments.reproduce.trainings import ERM_THREE_WAY
 from swad.testbed.experiments.run_imagenet import Benchmarks, EvaluationConfig, measure_benchmarks
-from swad.testbed.experiments.run_robustness import CorruptionConfig, measure_robustness
+from swad.testbed.measure.corruption import Corruption
 from swad.testbed.measure.finished_runs import open_runs
 from swad.testbed.measure.saved_run import SavedRun, open_run
 from swad.testbed.results import published
-from swad.testbed.results.corruption_errors import ROBUSTNESS, CorruptionErrors, read_corruption_errors
-from swad.testbed.results.figures.robustness import severity_figure
-from swad.testbed.results.imagenet_parts import stored_errors
-from swad.testbed.results.page.build import write_page
+from swad.testbed.results.corruption_means import COMPARED
+from swad.testbed.results.imagenet_parts import ImageNetC, stored_values
+from swad.testbed.results.measured import Reading, measured
+from swad.testbed.results.measured_report import report
+from swad.testbed.results.measurement_rows import ROBUSTNESS
 from swad.testbed.results.run_data import RunData
-from swad.testbed.results.runs import RunList, load_run
-from swad.testbed.results.tables import Cell, Table, percent_cell
+from swad.testbed.results.runs import load_run
+from swad.testbed.results.tables import Cell, Table
 from swad.testbed.training.run_dir import RunError
 from swad.util.names import plain
 from swad.util.statistics import summarize
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 WEIGHTS = {"ERM": "last", "EMA": "ema", "SWA": "swa", "SWAD": "swad"}
 """The weights of each row. The paper has no EMA."""
@@ -118,12 +124,11 @@ def _imagenet(results: Results, directory: Path) -> Report:
     lines += [f"No run has the weights of {name}" for name in WEIGHTS if name not in rows]
     models = [model for members in rows.values() for model in members]
     evaluation = EvaluationConfig(config.device, workers=config.workers)
-    measured = measure_benchmarks(models, benchmarks, evaluation, results.measuring["progress"])
-    by_row = {name: [measured[model.label] for model in members] for name, members in rows.items()}
+    found = measure_benchmarks(models, benchmarks, evaluation, results.measuring["progress"])
+    by_row = {name: [found[model.label] for model in members] for name, members in rows.items()}
     ours = {name: [score_cell(trials, score) for score in (*OWN, *COLUMNS.values())] for name, trials in by_row.items()}
-    captions = (*(f"{line}." for line in lines), *notes(models, benchmarks, measured), MEANING)
-    errors = stored_errors(by_row)
-    written = _draw([] if errors is None else [errors], [load_run(run.path) for run in runs], results)
+    captions = (*(f"{line}." for line in lines), *notes(models, benchmarks, found), MEANING)
+    written = _draw(stored_values(by_row), ImageNetC, [load_run(run.path) for run in runs], results)
     files = dict.fromkeys(model.directory / ROBUSTNESS for model in models)
     return Report((_compared(OWN, ours, captions),), written, tuple(files))
 
@@ -140,20 +145,21 @@ def score_cell(trials: Sequence[Parts], name: str) -> Cell:
 def _stand_in(results: Results, runs: Sequence[RunData]) -> Report:
     """Measure errors under corruption on the datasets that stand in for ImageNet."""
     config = results.config
-    settings = CorruptionConfig(n_images=config.images)
+    what = Corruption(images=config.images)
     if config.scale == "smoke":
-        settings = replace(settings, corruptions=("gaussian_noise", "fog"), severities=(1, 5))
+        what = replace(what, corruptions=("gaussian_noise", "fog"), severities=(1, 5))
     weights = [config.live_weights if name == "ERM" else weights for name, weights in WEIGHTS.items()]
-    measure_robustness([(open_run(run.path, config.data), weights) for run in runs], settings, **results.measuring)
-    errors = read_corruption_errors(runs)
-    seen = [each for each in errors if each.side == "seen"]
+    results.measure([(open_run(run.path, config.data), weights) for run in runs], what)
+    values = measured(runs, Corruption)
+    means = report(values, Corruption).means
+    seen = means[means["side"] == "seen"].set_index(["dataset", "quantity", "method"])
     ours: dict[str, list[Cell]] = {name: [] for name in WEIGHTS}
-    for each in seen:
-        for name, method in zip(WEIGHTS, each.methods, strict=True):
-            errors_of = each.quantities(method)
-            clean, corrupted = (each.trial_means(method, errors_of[quantity]) for quantity in ("Clean", "Corrupted"))
-            ours[name] += [percent_cell(1 - error for error in clean), percent_cell(corrupted)]
-    columns = [f"{each.dataset}: {score}" for each in seen for score in ("accuracy (%) ↑", "corruption error (%) ↓")]
+    datasets = list(dict.fromkeys(values["dataset"]))
+    for dataset in datasets:
+        for name, method in zip(WEIGHTS, dict.fromkeys(values["method"]), strict=True):
+            clean, corrupted = (seen.loc[dataset, quantity, method] for quantity in COMPARED)
+            ours[name] += [_percent(1 - clean["mean"], clean["error"]), _percent(*corrupted[["mean", "error"]])]
+    columns = [f"{each}: {score}" for each in datasets for score in ("accuracy (%) ↑", "corruption error (%) ↓")]
     captions = (
         "Ours: validation images of the sources, corrupted by the definitions of ImageNet-C. ERM is its "
         f"{weights[0]} weights; all rows are of one training, SWA with a constant learning rate. These images, not "
@@ -162,7 +168,7 @@ def _stand_in(results: Results, runs: Sequence[RunData]) -> Report:
         MEANING,
     )
     table = _compared(columns, {name: [*cells, *[Cell()] * len(COLUMNS)] for name, cells in ours.items()}, captions)
-    written = _draw(errors, runs, results)
+    written = _draw(values, Corruption, runs, results)
     return Report((table,), written, tuple(run.path / ROBUSTNESS for run in runs))
 
 
@@ -177,11 +183,15 @@ def _compared(own: Sequence[str], ours: Mapping[str, Sequence[Cell]], captions: 
     return compared_table(f"Table 6: {entry.title}", columns, rows, captions)
 
 
-def _draw(errors: Sequence[CorruptionErrors], runs: Sequence[RunData], results: Results) -> tuple[Path, ...]:
+def _percent(mean: float, error: float) -> Cell:
+    return Cell(100 * mean, None if math.isnan(error) else 100 * error)
+
+
+def _draw(values: pd.DataFrame, what: type[Reading], runs: Sequence[RunData], results: Results) -> tuple[Path, ...]:
     """Draw the error against the severity, and write the page of the runs."""
-    drawn = [each for each in errors if each.cases()]
-    written = results.save(severity_figure(drawn), "table6") if drawn else []
-    return (*written, write_page(RunList(runs), results.folder("table6") / "report.html"))
+    folder = results.folder("table6")
+    written = report(values, what).save_figures(folder / "table6", results.config.formats) if len(values) else []
+    return (*written, write_run_page(runs, folder / "report.html"))
 
 
 ITEMS = (

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from swad.testbed.results.figures.flatness import SIDE_LABELS
 from swad.testbed.results.figures.style import FAINT, INK, PALETTE, RANGE, add_legend, figure_style, new_figure
 from swad.testbed.results.figures.surfaces import LABEL_SIZE, MARKER_INK, draw_contours, surface_markers
 from swad.testbed.results.labels import weights_label
+from swad.testbed.results.measured import SIDES
 from swad.testbed.results.surfaces import RunSurface
 from swad.testbed.results.training_curves import Valley, mean_curve, source_curves, valleys
 from swad.util.names import counted
@@ -35,16 +35,16 @@ def sampling_figure(surface: RunSurface, sampled: Mapping[str, Sequence[int]]) -
     markers = surface_markers({weights_label(surface.run, name) for name in sampled})
     with figure_style():
         ratio = (surface.ys[-1] - surface.ys[0]) / (surface.xs[-1] - surface.xs[0])
-        heights = [1.9, *([min(1.0, max(0.35, ratio)) * WIDTH] * len(SIDE_LABELS))]
+        heights = [1.9, *([min(1.0, max(0.35, ratio)) * WIDTH] * len(SIDES))]
         figure = new_figure((WIDTH + 0.7) * len(sampled), sum(heights) + 1.2)
-        panels = figure.subplots(1 + len(SIDE_LABELS), len(sampled), squeeze=False, height_ratios=heights)
+        panels = figure.subplots(1 + len(SIDES), len(sampled), squeeze=False, height_ratios=heights)
         for column, (name, steps) in enumerate(sampled.items()):
             label = weights_label(surface.run, name)
             marker, index = markers[label]
             curve, *planes = (row[column] for row in panels)
             _draw_curve(curve, surface, steps, PALETTE[index], label)
             curve.set_title(f"{label}: {counted(len(steps), 'weight')}", loc="left")
-            for axes, side in zip(planes, SIDE_LABELS, strict=True):
+            for axes, side in zip(planes, SIDES, strict=True):
                 draw_contours(axes, surface, side)
                 _draw_trajectory(axes, surface, steps, PALETTE[index], label)
                 axes.plot(
@@ -56,7 +56,7 @@ def sampling_figure(surface: RunSurface, sampled: Mapping[str, Sequence[int]]) -
                     label=f"average of {label}",
                     zorder=6,
                 )
-                axes.set_title(SIDE_LABELS[side], loc="left", fontsize=9)
+                axes.set_title(SIDES[side], loc="left", fontsize=9)
                 axes.set_ylabel("distance from that line", fontsize=LABEL_SIZE)
                 axes.set_xlabel(_direction(surface), fontsize=LABEL_SIZE)
         panels[0][0].set_ylabel("validation loss")

@@ -7,7 +7,7 @@ import math
 import os
 import re
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from html import escape
@@ -21,6 +21,11 @@ if TYPE_CHECKING:
 
 PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c6d31", "#7f7f7f")
 """The colors of Okabe and Ito, which color-blind readers can tell apart; the strongest contrasts come first."""
+
+METHOD_COLORS = {"ERM": 0, "SAM": 3, "SWA (cyclic)": 4, "SWA": 2, "SWAD": 1}
+"""Indices in the palette of the paper's five methods. Other methods take the remaining colors."""
+DASHES: tuple[Any, ...] = ("-", (0, (4, 2)), (0, (1.2, 1.6)), (0, (6, 2, 1.2, 2)))
+"""Line styles of one method after the other: a line that covers another one shows it in the gaps."""
 
 INK, FAINT, RANGE = "#1a1a1a", "#8a8f98", "#4c6fff"
 FORMATS = ("svg", "pdf", "png")
@@ -100,6 +105,24 @@ def _warn_missing(characters: str) -> None:
         "rename what has them",
         stacklevel=2,
     )
+
+
+def method_colors(methods: Sequence[str]) -> dict[str, int]:
+    """Return an index in the palette for every method; the paper's methods have the same color in every figure.
+
+    >>> method_colors(["SWAD", "ERM (best)", "CORAL"])
+    {'SWAD': 1, 'ERM (best)': 0, 'CORAL': 2}
+    """
+    colors: dict[str, int] = {}
+    for method in methods:
+        base = re.split(r" \((?:best|last|window)", method)[0]
+        if base in METHOD_COLORS and METHOD_COLORS[base] not in colors.values():
+            colors[method] = METHOD_COLORS[base]
+    free = [index for index in range(len(PALETTE)) if index not in colors.values()]
+    for method in methods:
+        if method not in colors:
+            colors[method] = free.pop(0) if free else len(colors) % len(PALETTE)
+    return colors
 
 
 def new_figure(width: float, height: float) -> Figure:

@@ -6,9 +6,9 @@ from collections.abc import Collection, Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from swad.testbed.results.figures.flatness import SIDE_LABELS
 from swad.testbed.results.figures.style import FAINT, PALETTE, add_legend, figure_style, new_figure
 from swad.testbed.results.labels import run_titles, weights_label
+from swad.testbed.results.measured import SIDES
 from swad.testbed.results.surfaces import CORNERS, MEAN, RunSurface
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def surface_figure(
                 _draw_points(axes, surface, markers, corner_labels[column])
                 if not bare:
                     title = f"target: {titles[column]}\n" if row == 0 else ""
-                    axes.set_title(f"{title}{SIDE_LABELS[side]}", loc="left", fontsize=9)
+                    axes.set_title(f"{title}{SIDES[side]}", loc="left", fontsize=9)
                 if row == len(sides) - 1:
                     axes.set_xlabel("distance from 1 toward 2", fontsize=LABEL_SIZE)
                 if column == 0:
@@ -213,7 +213,7 @@ def line_figure(
 def _draw_line(axes: Axes, surface: RunSurface, markers: Mapping[str, tuple[str, int]]) -> None:
     sides = list(zip(PALETTE, surface.grids, strict=False))
     for color, side in sides:
-        axes.plot(surface.xs, surface.grids[side][0], color=color, label=SIDE_LABELS[side])
+        axes.plot(surface.xs, surface.grids[side][0], color=color, label=SIDES[side])
     for name, label in points_on_line(surface).items():
         marker = "x" if name == MEAN else markers[label][0]
         size = 10 if marker == "*" else 6

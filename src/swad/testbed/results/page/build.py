@@ -21,10 +21,10 @@ from swad.testbed.results.diagnostics import find_problems
 from swad.testbed.results.figures.style import PALETTE
 from swad.testbed.results.figures.training import METRICS, selected_run
 from swad.testbed.results.labels import algorithm_label, directory_names, is_erm, weights_label
+from swad.testbed.results.measured_report import MeasuredReport
 from swad.testbed.results.page.comparisons import comparison_section
-from swad.testbed.results.page.flatness import flatness_sections, surface_sections
-from swad.testbed.results.page.robustness import robustness_sections
-from swad.testbed.results.page.section import Section
+from swad.testbed.results.page.measured import measured_sections
+from swad.testbed.results.page.surfaces import surface_sections
 from swad.testbed.results.page.sweep import build_sweep, is_sweep, range_of
 from swad.testbed.results.records import RecordError
 from swad.testbed.results.run_data import RunData, setting_text
@@ -111,7 +111,8 @@ def write_page(
     method: str = "iid",
     split: str = "in",
     title: str = "SWAD report",
-    flatness: Sequence[RunData] | None = None,
+    measured: Sequence[MeasuredReport] = (),
+    surfaces: Sequence[RunData] | None = None,
     allow_missing_targets: bool = False,
     baseline: str | None = None,
     unit: str = "auto",
@@ -127,12 +128,13 @@ def write_page(
         method: The model selection; see `swad.testbed.results.selection`.
         split: The split of the held-out domain to report: "in", "out", "full" or "test".
         title: Title of the page.
-        flatness: The runs whose flatness and surfaces are shown, if they were measured; by default all.
+        measured: What was measured of the runs' weights, from `swad.testbed.measure.registry.stored_reports`.
+        surfaces: The runs whose loss surfaces are shown, if they were measured; by default all.
         allow_missing_targets: Show means that lack a target, with a mark. By default there is no mean then.
         baseline: The method that the others are compared with; by default ERM (best).
         unit: Unit of the paired test: "auto", "runs", "trials" or "targets"; see `swad.testbed.results.comparisons`.
         results: The results of `collect_results` with this method and split, if they are known already.
-        problems: What `find_problems` says of the runs, if it is known already.
+        problems: Warnings to show; by default what `find_problems` says of the runs.
         follow_link: Replace the file that a symbolic link at `path` points to, instead of the link.
     """
     runs = find_runs(source, warn=False) if isinstance(source, (str, os.PathLike)) else RunList.of(source)
@@ -151,13 +153,14 @@ def write_page(
     ]
     noted = [f"Not in the tables: {entry.name}: {entry.reason}." for entry in runs.skipped]
     noted += find_problems(runs) if problems is None else problems
-    measurements: list[Section] = []
-    for build in (flatness_sections, surface_sections, robustness_sections):
-        try:
-            measurements += build(runs if flatness is None else flatness)
-        except RecordError as error:  # one damaged file must not cost the page
-            noted.append(f"Measurements are missing here: {error}.")
-            warnings.warn(f"the page lacks measurements: {error}", stacklevel=2)
+    measurements = [
+        section for number, each in enumerate(measured) for section in measured_sections(f"m{number}", each)
+    ]
+    try:
+        measurements += surface_sections(runs if surfaces is None else surfaces)
+    except RecordError as error:  # one damaged file must not cost the page
+        noted.append(f"Measurements are missing here: {error}.")
+        warnings.warn(f"the page lacks measurements: {error}", stacklevel=2)
     template = _environment().get_template("page.html")
     page = template.render(
         title=title,

@@ -1,7 +1,6 @@
-"""The section of the page on errors under corruption."""
+"""The sections of the page on measurements, and their curves."""
 
 import re
-from itertools import product
 from xml.etree import ElementTree
 
 import pytest
@@ -11,15 +10,15 @@ pytest.importorskip("matplotlib")
 
 from helpers.measured_runs import write_measured_run
 from helpers.pages import build_page
-from swad.testbed.results.corruption_errors import ROBUSTNESS
+from swad.testbed.measure.registry import stored_reports
 from swad.testbed.results.imagenet_parts import BENCHMARK
-from swad.testbed.results.measurement_rows import RowFile
-from swad.testbed.results.page.robustness import robustness_sections
+from swad.testbed.results.measurement_rows import ROBUSTNESS, RowFile
+from swad.testbed.results.page.measured import measured_sections
 
 
-def test_the_page_shows_errors_against_the_severity(tmp_path):
+@pytest.fixture
+def run(tmp_path):
     run = write_measured_run(tmp_path / "a")
-    assert robustness_sections([run]) == []
     mark = {"key": "k", "fingerprint": "f"}
     with RowFile(run.path, ROBUSTNESS) as file:
         for weights in ("best", "swad"):
@@ -31,17 +30,21 @@ def test_the_page_shows_errors_against_the_severity(tmp_path):
             file.append({**mark, **row, "missing": [], "correct": 5, "n": 10})
         file.append({"key": "k", "kind": "settings"})
         file.mark_shown("k", weights=["best", "swad"])
-    own, stored = robustness_sections([run])
+    return run
+
+
+def test_the_page_shows_every_measurement(run):
+    reports, problems = stored_reports([run])
+    assert not problems
+    by_name = {report.what.name: measured_sections("m", report) for report in reports}
+    (own,), (stored,) = by_name["corruption"], by_name["imagenet-c"]
     titles = [[plot.title for plot in section.figures[0].plots] for section in (own, stored)]
-    assert titles == [
-        ["Validation images of the sources", "Images of the held-out domain"],
-        ["The stored images of ImageNet-C"],
-    ]
+    assert titles == [["PACS, seen", "PACS, unseen"], ["ImageNet-C, partial, stored"]]
     legend = own.figures[0].legend
     assert [(entry.name, entry.dashed) for entry in legend] == [("ERM (best)", False), ("SWAD", True)]
     text = build_page([run])
-    assert "Errors under corruption on PACS" in text
-    assert "Errors under corruption on ImageNet-C" in text
+    assert "Corruption error on PACS" in text
+    assert "Corruption error on ImageNet-C, partial" in text
     assert "Compared with ERM (best): PACS, unseen" in text
     for svg in re.findall(r"<svg.*?</svg>", text, flags=re.DOTALL):
         ElementTree.fromstring(svg)
@@ -49,16 +52,10 @@ def test_the_page_shows_errors_against_the_severity(tmp_path):
     assert len(ids) == len(set(ids))
 
 
-def test_the_legend_shows_the_lines_as_they_are_drawn(tmp_path):
-    run = write_measured_run(tmp_path / "a")
-    weights = [f"swad_{number}" for number in range(5)]
+def test_a_damaged_file_is_named_and_does_not_cost_the_page(run):
     with RowFile(run.path, ROBUSTNESS) as file:
-        for name, (corruption, severity) in product(weights, {"none": 0, "fog": 1}.items()):
-            row = {"weights": name, "domain": "seen", "side": "seen", "corruption": corruption, "severity": severity}
-            file.append({"key": "k", "fingerprint": "f", "kind": "error", **row, "error": 0.1, "n": 10})
-        file.append({"key": "k", "kind": "settings"})
-        file.mark_shown("k", weights=weights)
-    (section,) = robustness_sections([run])
-    assert [entry.dashed for entry in section.figures[0].legend] == [False, True, True, True, False], (
-        "there are four styles"
-    )
+        file.append({**file.rows[0], "error": None})
+    with pytest.warns(UserWarning, match="the page lacks measurements: .*robustness.jsonl, line 17 is damaged"):
+        text = build_page([run])
+    assert "Measurements are missing here: " in text
+    assert "Corruption error on PACS" not in text

@@ -1,0 +1,238 @@
+"""`swad measure NAME RUNS...`: one command for every measurement of saved weights, made from its fields."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import NoneType
+from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin
+
+import typer
+from typer.core import TyperGroup
+
+from swad.cli import _options as parse
+from swad.cli._command import add_command
+from swad.cli._options import FORMATS, DataNow, Device, FigureFormats, Runs, Stored, Workers
+
+if TYPE_CHECKING:
+    from swad.testbed.measure.base import Measurement
+
+EXAMPLES = """
+swad measure corruption runs/PACS --weights best,swa,swad
+swad measure flatness runs/PACS --dry-run
+swad measure flatness runs/PACS --stored -o figures
+"""
+OF_STORED = ("runs", "weights", "by_target", "log", "output", "figure_formats")
+"""The options that --stored takes."""
+
+
+class Measurements(TyperGroup):
+    """A group whose commands are the measurements; only the requested one is imported."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Return the names of all measurements, a user's among them; a broken file must not cost the list."""
+        from swad.testbed.measure.registry import MeasurementError, get_measurement, list_measurements
+
+        names = []
+        for name in list_measurements():
+            try:
+                get_measurement(name)
+            except MeasurementError as error:
+                print(f"note: {error}", file=sys.stderr)
+            else:
+                names.append(name.replace("_", "-"))
+        return names
+
+    def get_command(self, ctx: Any, name: str) -> Any:
+        """Return the command of a measurement."""
+        from swad.testbed.measure.registry import get_measurement
+
+        what = get_measurement(name)
+        commands = typer.Typer()
+        example = f"swad measure {name} runs --weights best,swad"
+        add_command(commands, make_command(what), example, name=name)
+        return typer.main.get_command(commands)
+
+
+app = typer.Typer(
+    cls=Measurements,
+    help="Measure saved weights of runs, and compare them. Files of your own are found in SWAD_MEASUREMENTS.",
+    no_args_is_help=True,
+    epilog="\n\n".join(["Examples:", *EXAMPLES.strip().splitlines()]),
+)
+
+
+@app.callback()
+def _group() -> None:
+    pass
+
+
+def make_command(what: type[Measurement]) -> Callable[..., None]:
+    """Return the command of a measurement: its docstring is the help, its fields are options."""
+
+    def command(
+        context: typer.Context,
+        runs: Runs,
+        weights: Annotated[
+            list[str] | None,
+            typer.Option(
+                metavar=parse.NAMES,
+                help="Weights to measure, e.g. best,last,swad, or a step such as 2500. The others are compared with "
+                "the first. Default: all that a run reports.",
+            ),
+        ] = None,
+        by_target: Annotated[str | None, typer.Option(metavar="COLUMN", help="A column to show by target.")] = None,
+        stored: Stored = False,
+        dry_run: Annotated[bool, typer.Option("--dry-run", help="State the cost, and measure nothing.")] = False,
+        log: Annotated[bool, typer.Option("--log", help="Draw values on a logarithmic axis.")] = False,
+        output: Annotated[
+            Path | None,
+            typer.Option("--output", "-o", help="Directory to write to. Default: RUN/figures, or with several NAME."),
+        ] = None,
+        figure_formats: FigureFormats = FORMATS,
+        data: DataNow = None,
+        device: Device = "auto",
+        workers: Workers = None,
+        **options: Any,
+    ) -> None:
+        from swad.testbed.results.figures.style import require_matplotlib
+
+        formats, names = parse.figure_formats(figure_formats), parse.words(weights)
+        folder = (
+            Path(what.name) if output is None and len(runs) > 1 else parse.output_folder(output, runs[0], "figures")
+        )
+        if stored:
+            paths = parse.stored_runs(context, runs, what.file, *OF_STORED)
+        else:
+            kinds = _option_types(what)
+            # An empty list, as of an option that was left out, is the default.
+            stated = {name: _value(name, kinds[name], value) for name, value in options.items()}
+            chosen = what(**{name: value for name, value in stated.items() if value != ()})
+            require_matplotlib()  # before measuring for hours
+            paths = _measure(runs, chosen, names, data, device, workers, dry_run)
+            names = []  # what was measured is what is shown
+        if not dry_run:
+            _show(paths, what, folder, formats, names, by_target, log)
+
+    command.__name__ = what.name
+    command.__doc__ = (inspect.getdoc(what) or "").partition("\n\nArgs:")[0] + (
+        f"\n\nResults are stored in {what.file} of each run. Run the same command again to resume after an interrupt."
+    )
+    fixed = [each for each in inspect.signature(command, eval_str=True).parameters.values() if each.name != "options"]
+    first = [each.name for each in fixed].index("by_target")
+    parameters = [*fixed[:first], *_parameters(what), *fixed[first:]]
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {each.name: each.annotation for each in parameters}
+    return command
+
+
+def _measure(
+    paths: Sequence[Path],
+    what: Measurement,
+    names: Sequence[str],
+    data: Path | None,
+    device: str,
+    workers: int | None,
+    dry_run: bool,
+) -> list[Path]:
+    """State the cost, measure, and return the runs."""
+    from swad.cli._console import measuring, print_notes, short_warnings
+    from swad.testbed.measure.engine import cost, measure, plan
+    from swad.testbed.measure.finished_runs import choose_weights, open_runs
+    from swad.testbed.measure.saved_run import find_device
+
+    runs, notes = open_runs(paths, data)
+    chosen, skipped = choose_weights(runs, names)
+    print_notes([*notes, *skipped])
+    found = find_device(device)
+    with short_warnings():
+        jobs = plan(chosen, what, found)
+        print(cost(jobs, found), flush=True)
+    if not dry_run:
+        with measuring() as progress:
+            measure(jobs, found, workers=workers, progress=progress)
+    return [run.path for run, _ in chosen]
+
+
+def _show(
+    paths: Sequence[Path],
+    what: type[Measurement],
+    folder: Path,
+    formats: Sequence[str],
+    weights: Sequence[str],
+    by_target: str | None,
+    log: bool,
+) -> None:
+    """Print the tables of what runs have stored, and write the files."""
+    from swad.cli._console import print_report
+    from swad.testbed.experiments.report import Report
+    from swad.testbed.results.measured import measured
+    from swad.testbed.results.measured_report import report
+    from swad.testbed.results.runs import load_run
+    from swad.util.jsonl import stored_path
+
+    values = measured([load_run(path) for path in paths], what, weights)
+    if values.empty:
+        of_these = " of these weights" if weights else ""
+        raise ValueError(f"no {what.file} has a complete measurement{of_these}: run `swad measure {what.name}` first")
+    shown = report(values, what, by_target, log)
+    rows = tuple(stored_path(path / what.file) for path in paths)
+    print_report(Report(shown.tables, tuple(shown.write(folder, formats)), rows))
+
+
+def _option_types(what: type[Measurement]) -> dict[str, tuple[Any, ...]]:
+    from swad.testbed.measure.base import option_types
+
+    return option_types(what)
+
+
+def _parameters(what: type[Measurement]) -> list[inspect.Parameter]:
+    """Return the fields of a measurement as options: a tuple is a list with commas, 0 stands for all images."""
+    from swad.testbed.measure.base import option_help
+
+    texts, kinds = option_help(what), _option_types(what)
+    parameters = []
+    for field in dataclasses.fields(what):
+        text, default = texts.get(field.name, ""), _default(field)
+        kind = next(kind for kind in kinds[field.name] if kind is not NoneType)
+        names = (f"--{field.name.replace('_', '-')}",)
+        if get_origin(kind) is tuple:
+            element = get_args(kind)[0]
+            stated = f" Default: {','.join(map(str, default))}." if default and len(default) <= 5 else ""
+            option = typer.Option(*names, metavar=parse.NAMES if element is str else parse.NUMBERS, help=text + stated)
+            annotation: Any = list[str] | None
+            default = None
+        else:
+            if kind is int and NoneType in kinds[field.name]:
+                text, default = text.replace("None:", "0:"), default or 0
+            option = typer.Option(*names, help=text)
+            kind = kind if kind in (bool, int, float) else str
+            annotation = kind if default is not None else kind | None
+        parameters.append(
+            inspect.Parameter(
+                field.name,
+                inspect.Parameter.POSITIONAL_OR_KEYWORD,
+                default=default,
+                annotation=Annotated[annotation, option],
+            )
+        )
+    return parameters
+
+
+def _default(field: dataclasses.Field[Any]) -> Any:
+    return field.default
+
+
+def _value(name: str, kinds: Sequence[Any], value: Any) -> Any:
+    """Return the value of a field from that of its option."""
+    kind = next(kind for kind in kinds if kind is not NoneType)
+    option = name.replace("_", "-")
+    if get_origin(kind) is not tuple:
+        return None if kind is int and NoneType in kinds and value == 0 else value
+    element = get_args(kind)[0]
+    if element is str:
+        return tuple(parse.words(value))
+    return (parse.numbers if element is float else parse.whole_numbers)(option, value)

@@ -1,0 +1,222 @@
+"""What the author of a measurement writes, and what a measurement is given.
+
+A measurement is one file: a frozen dataclass whose fields are the options of its command, with
+
+    cases      what is measured of every set of weights; default: one case
+    measure    how one case is measured on a saved run; import torch inside
+    numbers    which numbers follow from the stored rows of one set of weights on one domain
+    title, axis, scale, note                          how tables and figures show the numbers
+
+See `swad.testbed.results.measured.Reading` for the latter. Storing, resuming, costs and progress are in
+`swad.testbed.measure.engine`; tables, tests, figures and files in `swad.testbed.results.measured_report`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from types import NoneType
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, get_args, get_origin, get_type_hints
+
+from swad.testbed.results.measured import Reading
+from swad.testbed.results.measurement_rows import Row
+from swad.util.options import Bounds, problem
+from swad.util.progress import Progress, part_progress
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor, nn
+
+    from swad.testbed.data.loaders import EvalLoader
+    from swad.testbed.data.splits import DomainSplit
+    from swad.testbed.measure.saved_run import Images, SavedRun
+
+SourceSplit = Literal["training", "validation", "all"]
+
+KEPT = 2**30
+"""Bytes of a domain's images up to which they stay on the device, if they are needed again; more are read again."""
+
+
+@dataclass(frozen=True)
+class Measurement(Reading, ABC):
+    """A measurement of some of a run's weights."""
+
+    of_device: ClassVar[bool] = False
+    """Whether values depend on the kind of device, whose random numbers differ."""
+    of_window: ClassVar[bool] = False
+    """Whether the weights may be "window", several snapshots inside the range that SWAD averaged."""
+
+    images: int | None = 200
+
+    def __post_init__(self) -> None:
+        if problems := self.problems():
+            raise ValueError("; ".join(problems))
+
+    def problems(self) -> list[str]:
+        """Return the rules that options break; each says the rule and what was received."""
+        kinds = option_types(type(self))
+        bounds = {"images": Bounds(minimum=1)}
+        found = []
+        for name, allowed in kinds.items():
+            value = getattr(self, name)
+            if value is not None or NoneType not in allowed:
+                allowed = tuple(kind for kind in allowed if kind is not NoneType)
+                found.append(problem(name.replace("_", "-"), value, allowed, bounds.get(name, Bounds())))
+        return [text for text in found if text]
+
+    @property
+    def source_images(self) -> SourceSplit:
+        """Which images of the source domains are measured; of the target it is all of them."""
+        return "validation"
+
+    @property
+    def passes(self) -> int:
+        """How often a case evaluates every image, for the cost."""
+        return 1
+
+    def on(self, run: SavedRun, device: torch.device) -> Self:
+        """Return the measurement with the defaults that a run or a device decides.
+
+        Check here what would end the measurement later, such as a package that is missing.
+        """
+        return self
+
+    def settings(self) -> dict[str, Any]:
+        """Return the settings that distinguish rows which must not be mixed. Default: every field."""
+        return dataclasses.asdict(self)
+
+    def cases(self) -> Sequence[Row]:
+        """Return what is measured of every set of weights, as the fields that tell their rows apart."""
+        return [{}]
+
+    @abstractmethod
+    def measure(self, run: MeasuredRun, case: Row, weights: Sequence[str]) -> Iterator[list[Row]]:
+        """Measure one case; every list that is yielded is complete for its weights, and is stored at once.
+
+        Rows are made by `run.row`. Evaluate all weights on a batch before the next one is read.
+        """
+
+
+def option_types(what: type[Measurement]) -> dict[str, tuple[Any, ...]]:
+    """Return the types that each option of a measurement may have."""
+    hints = get_type_hints(what)
+    declared = {field.name: hints[field.name] for field in dataclasses.fields(what)}
+    return {
+        name: (kind,) if get_origin(kind) in (tuple, Literal) or not get_args(kind) else get_args(kind)
+        for name, kind in declared.items()
+    }
+
+
+def option_help(what: type[Measurement]) -> dict[str, str]:
+    """Return the text on each option in the docstring's ``Args:``."""
+    texts: dict[str, str] = {}
+    for cls in reversed(what.__mro__):  # a subclass may leave out the options that it inherits
+        _, _, arguments = (inspect.cleandoc(cls.__doc__ or "")).partition("Args:\n")
+        found = re.findall(r"^    (\w+): (.*(?:\n {8,}.*)*)", arguments, re.MULTILINE)
+        texts |= {name: " ".join(text.split()) for name, text in found}
+    return {field.name: texts[field.name] for field in dataclasses.fields(what) if field.name in texts}
+
+
+class MeasuredRun:
+    """A saved run while it is measured: its domains, and its networks on the device.
+
+    Args:
+        run: The run.
+        what: The measurement, which says which images.
+        device: Device of images and networks.
+        workers: Processes that read images.
+        progress: Called with what a case has done; its share of all cases is added.
+    """
+
+    def __init__(
+        self,
+        run: SavedRun,
+        what: Measurement,
+        device: torch.device,
+        workers: int | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        self.run, self.device, self.progress = run, device, progress
+        self._what, self._workers = what, workers
+        self._models: dict[str, nn.Module] = {}
+
+    @cached_property
+    def domains(self) -> tuple[Domain, ...]:
+        """The source domains, then the target; images are read batch by batch."""
+        from swad.testbed.measure.saved_run import source_splits
+
+        held_out = self.run.held_out
+        sides = {"seen": source_splits(held_out.sources, self._what.source_images), "unseen": held_out.target.full}
+        return tuple(Domain(part.name, side, self._loader(part)) for side, parts in sides.items() for part in parts)
+
+    @cached_property
+    def images(self) -> Images:
+        """All images on the device at once, for what evaluates them a thousand times."""
+        return self.run.images(self._what.images, self.device, self._workers, self._what.source_images)
+
+    def model(self, weights: str) -> nn.Module:
+        """Return the network with these weights in evaluation mode. It is loaded once."""
+        if weights not in self._models:
+            self._models[weights] = self.run.model(weights, self.device)
+        return self._models[weights]
+
+    def logits(self, weights: str, images: Tensor) -> Tensor:
+        """Return the outputs of the network for a batch, without gradients."""
+        import torch
+
+        with torch.inference_mode():
+            logits: Tensor = self.model(weights)(images).float()
+        return logits
+
+    def part(self, index: int, n_parts: int) -> Progress | None:
+        """Return the progress of one of several equal parts of the case."""
+        return part_progress(self.progress, index, n_parts)
+
+    def row(self, weights: str, domain: Domain, **values: Any) -> Row:
+        """Return a row of values of one set of weights on one domain."""
+        return {"weights": weights, "domain": domain.name, "side": domain.side, **values}
+
+    def _loader(self, part: DomainSplit) -> EvalLoader:
+        from swad.testbed.data.loaders import EvalLoader
+
+        spec, chosen = self.run.held_out.sources.image_spec, self.run.subset(part, self._what.images)
+        read_again = self._what.passes * len(self._what.cases()) > 1
+        keep = read_again and len(chosen) * 3 * spec.size**2 <= KEPT
+        size = self.run.batch_size(self.device)
+        return EvalLoader(chosen, spec, size, workers=self._workers, device=self.device, keep=keep)
+
+
+@dataclass(frozen=True)
+class Domain:
+    """The images of one domain, read in batches."""
+
+    name: str
+    side: str
+    """Images of the sources are "seen", those of the target "unseen"."""
+    loader: EvalLoader
+
+    def __len__(self) -> int:
+        return len(self.loader)
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield images as the network takes them, and labels."""
+        return iter(self.loader)
+
+    def bytes(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Yield images as bytes, labels, and the numbers of the images in the domain."""
+        import torch
+
+        keys, labels, start = torch.from_numpy(self.loader.keys).to(self.loader.device), self.loader.labels(), 0
+        for images in self.loader.byte_batches():
+            batch = slice(start, start := start + len(images))
+            yield images, labels[batch], keys[batch]
+
+    def normalize(self, images: Tensor) -> Tensor:
+        """Return bytes as the network takes them."""
+        normalized: Tensor = self.loader.normalize(images)
+        return normalized

@@ -1,0 +1,170 @@
+"""Measure runs: plan what is missing, state the cost, store every result as soon as it is there.
+
+Rows are appended to the measurement's file in the run directory. A repeated measurement reads them back, and one that
+was interrupted measures what is missing. Weights are known by the fingerprint of their file, so weights that were
+trained again are measured again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from swad.testbed.measure.base import MeasuredRun, Measurement
+from swad.testbed.results.measurement_rows import Row, RowFile, read_rows
+from swad.util.jsonl import json_values
+from swad.util.names import counted
+from swad.util.progress import Progress
+
+if TYPE_CHECKING:
+    import torch
+
+    from swad.testbed.measure.saved_run import SavedRun
+
+AT_ONCE = 8
+"""Most sets of weights that are on the device at once; images are read again for further ones."""
+PARTS = 1000
+"""Parts of an evaluation that progress counts."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run to measure."""
+
+    run: SavedRun
+    what: Measurement
+    """The measurement with the defaults that the run decides."""
+    fingerprints: Mapping[str, str]
+    """The weights by name; a fingerprint changes with the file."""
+    settings: Mapping[str, Any]
+    """What identifies stored rows."""
+
+    def rows(self, stored: Sequence[Row] | None = None) -> list[Row]:
+        """Return the stored rows of these weights with these settings; `stored` are those of the file, if known."""
+        stored = read_rows(self.run.path, self.what.file) if stored is None else stored
+        keys = {row["key"] for row in stored if row["kind"] == "settings" and _settings(row) == self.settings}
+        marks = set(self.fingerprints.items())
+        rows = [row for row in stored if row["key"] in keys and row["kind"] == self.what.kind]
+        return [row for row in rows if (row["weights"], row.get("fingerprint")) in marks]
+
+    def missing(self, stored: Sequence[Row], names: Collection[str] | None = None) -> list[tuple[Row, list[str]]]:
+        """Return the cases that some of the weights lack, and these weights."""
+        fields = self.what.cases()[0].keys()
+        rows = self.rows(stored)
+        done = {(*(row.get(field) for field in fields), row["weights"], row["fingerprint"]) for row in rows}
+        wanted = {name: mark for name, mark in self.fingerprints.items() if names is None or name in names}
+        missing = []
+        for case in self.what.cases():
+            lacking = [name for name, mark in wanted.items() if (*case.values(), name, mark) not in done]
+            if lacking:
+                missing.append((case, lacking))
+        return missing
+
+
+def plan(
+    chosen: Sequence[tuple[SavedRun, Sequence[str]]], what: Measurement, device: torch.device | str = "cpu"
+) -> list[Job]:
+    """Return a job for each run and its weights, after checking what would end the measurement later.
+
+    Args:
+        chosen: Runs, and the names of the weights to measure.
+        what: The measurement.
+        device: Device to measure on.
+    """
+    import torch
+
+    from swad.testbed.measure.saved_run import WINDOW
+
+    device = torch.device(device)
+    jobs = []
+    for run, given in chosen:
+        names = run.full_names(given)
+        if WINDOW in names and not what.of_window:
+            raise ValueError(f"{what.name} is measured of single weights: leave out {WINDOW!r}, or name snapshots")
+        of_run = what.on(run, device)
+        of_device = {"device": device.type} if what.of_device else {}
+        settings = {**of_run.settings(), **run.image_settings(what.images), **of_device}
+        as_stored = {name: list(value) if isinstance(value, tuple) else value for name, value in settings.items()}
+        jobs.append(Job(run, of_run, {name: run.fingerprint(name) for name in names}, as_stored))
+    return jobs
+
+
+def cost(jobs: Sequence[Job], device: torch.device | str = "cpu") -> str:
+    """Say what is to be measured, and how much of it is stored."""
+    import torch
+
+    name = jobs[0].what.name
+    missing = [(job, job.missing(read_rows(job.run.path, job.what.file))) for job in jobs]
+    n_missing = sum(len(names) for _, cases in missing for _, names in cases)
+    n_all = sum(len(job.fingerprints) * len(job.what.cases()) for job in jobs)
+    text = f"{name}: {counted(len(jobs), 'run')}, {counted(n_all, 'evaluation')}, {n_all - n_missing:,} stored"
+    first = next((job for job, cases in missing if cases), None)
+    if first is None:
+        return f"{text}, nothing to do"
+    n_images = first.what.passes * sum(map(len, MeasuredRun(first.run, first.what, torch.device(device)).domains))
+    # Runs differ by some images; the number of evaluations is exact.
+    return f"{text}, {n_missing:,} to do with {n_images:,} images each: about {n_missing * n_images:,} forward passes"
+
+
+def measure(
+    jobs: Sequence[Job],
+    device: torch.device | str = "cpu",
+    *,
+    workers: int | None = None,
+    progress: Progress | None = None,
+) -> list[Path]:
+    """Measure what is missing in several runs, and return their directories.
+
+    Args:
+        jobs: Runs and weights, from `plan`.
+        device: Device to measure on.
+        workers: Processes that read images.
+        progress: Called after every result and part of it, with the share of all runs together.
+    """
+    import torch
+
+    total = sum(len(names) for job in jobs for _, names in job.missing(read_rows(job.run.path, job.what.file)))
+    n_done = 0
+    for job in jobs:
+        what = job.what
+        with RowFile(job.run.path, what.file) as file:  # locked, so another process may have measured some by now
+            key = file.add_settings(job.settings)
+            fixed = {"key": key, "kind": what.kind}
+            for some in _parts(list(job.fingerprints)):
+                run = MeasuredRun(job.run, what, torch.device(device), workers)
+                for case, names in job.missing(file.rows, some):
+                    run.progress = _within(progress, what.name, n_done, len(names), total)
+                    for rows in what.measure(run, case, names):
+                        marks = ({"fingerprint": job.fingerprints[row["weights"]]} for row in rows)
+                        file.append(
+                            *(json_values({**fixed, **case, **m, **r}) for m, r in zip(marks, rows, strict=True))
+                        )
+                        n_done += len({row["weights"] for row in rows})
+                        if progress is not None:
+                            progress(what.name, PARTS * n_done, PARTS * total)
+            file.mark_shown(key, weights=list(job.fingerprints), fingerprints=list(job.fingerprints.values()))
+    return [job.run.path for job in jobs]
+
+
+def _parts(names: Sequence[str]) -> Iterator[Sequence[str]]:
+    for start in range(0, len(names), AT_ONCE):
+        yield names[start : start + AT_ONCE]
+
+
+def _within(progress: Progress | None, name: str, n_done: int, n_names: int, total: int) -> Progress | None:
+    """Return the progress of one case, as its share of all evaluations."""
+    if progress is None:
+        return None
+    report: Callable[[str, int, int | None], None] = progress
+
+    def part(description: str, done: int, of: int | None) -> None:
+        if of:
+            report(name, PARTS * n_done + PARTS * n_names * done // of, PARTS * total)
+
+    return part
+
+
+def _settings(row: Row) -> Row:
+    return {name: value for name, value in row.items() if name not in ("key", "kind")}
