@@ -93,10 +93,10 @@ def test_the_shell_completes_commands_options_and_names():
     [
         ("train", "dataset", "PA", ["PACS"]),  # the case that was typed, or the shell drops it
         ("train", "algorithm", "erm,Co", ["erm,Coral"]),
-        ("sweep run", "algorithm", "mix", ["mixstyle", "mixup"]),
-        ("sweep run", "dataset", "digits,PA", ["digits,PACS"]),
+        ("sweep run", "algorithms", "mix", ["mixstyle", "mixup"]),
+        ("sweep run", "datasets", "digits,PA", ["digits,PACS"]),
         ("sweep run", "plan", "s", ["status"]),
-        ("reproduce", "dataset", "dig", ["digits"]),
+        ("reproduce", "datasets", "dig", ["digits"]),
         ("algorithms show", "name", "cor", ["coral"]),
         ("datasets show", "name", "pa", ["pacs"]),
         ("datasets download", "name", "pa", ["pacs"]),

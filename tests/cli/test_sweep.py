@@ -12,11 +12,11 @@ from typer.testing import CliRunner
 from helpers.commands import SWAD, environment
 from helpers.in_process_launcher import fake_train
 from swad import cli
+from swad.cli import _options as parse
 from swad.cli import _sweep
 from swad.cli import sweep as command
 from swad.cli._launch import parse_launcher_options
 from swad.cli._problems import Problems
-from swad.cli._sweep import parse_grid
 from swad.testbed.experiments.sweep.directory import State, SweepDir
 from swad.testbed.experiments.sweep.plan import expand
 from swad.testbed.experiments.sweep.spec import OWN_OPTIONS, SweepSpec
@@ -225,17 +225,17 @@ def test_every_setting_of_a_run_is_an_option():
 
 def test_values_are_parsed():
     for texts in (["lr=1e-5,3e-5", "batch_size=8"], ["lr=1e-5,3e-5,batch_size=8"], ["lr=1e-5", "batch_size=8,lr=3e-5"]):
-        assert parse_grid(texts) == {"lr": (1e-5, 3e-5), "batch_size": (8,)}
-    assert isinstance(parse_grid(["batch_size=8"])["batch_size"][0], int)
+        assert parse.grid(texts) == {"lr": (1e-5, 3e-5), "batch_size": (8,)}
+    assert isinstance(parse.grid(["batch_size=8"])["batch_size"][0], int)
     assert parse_launcher_options(["partition=gpu", "x="]) == {"partition": "gpu", "x": ""}
     assert parse_launcher_options(["partition=a,b,mem_gb=8", "partition=c"]) == {"partition": "a,b,c", "mem_gb": "8"}
     for bad in (["lr"], ["lr=a"], ["lr="], ["=1"]):
         with pytest.raises(ValueError, match="--grid takes"):
-            parse_grid(bad)
+            parse.grid(bad)
     with pytest.raises(ValueError, match="--launcher-option takes NAME=VALUE"):
         parse_launcher_options(["partition"])
     problems = Problems()
-    assert problems.collect(parse_grid, ["lr"]) is None
+    assert problems.collect(parse.grid, ["lr"]) is None
     with pytest.raises(ConfigError, match="--grid takes"):
         problems.require_none()
 

@@ -206,6 +206,20 @@ def pairs(option: str, texts: Iterable[str] | None, example: str) -> dict[str, l
     return values
 
 
+def grid(texts: Iterable[str]) -> dict[str, tuple[float, ...]]:
+    """Parse the numbers of each hyperparameter.
+
+    >>> grid(["lr=1e-5,3e-5"])
+    {'lr': (1e-05, 3e-05)}
+    """
+    example = "lr=1e-5,3e-5"
+    values = pairs("grid", texts, example)
+    try:
+        return {name: tuple(map(number, of_name)) for name, of_name in values.items()}
+    except ValueError:
+        raise ValueError(f"--grid takes numbers by name, got {','.join(texts)}: e.g. --grid {example}") from None
+
+
 def settings(option: str, texts: Iterable[str] | None, example: str) -> dict[str, float | str]:
     """Parse NAME=VALUE with one value for each name, a number or a word."""
     parsed: dict[str, float | str] = {}

@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from swad.cli import _options as parse
 from swad.cli._console import make_console, print_table
 from swad.cli._launch import print_failures, show_runs
 from swad.cli._problems import Problems
@@ -28,16 +27,6 @@ from swad.util.names import counted
 
 DEFAULTS = {"device": "auto"}
 """Settings of the runs of a new sweep that differ from those of `RunConfig`: every machine finds its own device."""
-
-
-def parse_grid(texts: Sequence[str]) -> dict[str, tuple[float, ...]]:
-    """Parse the numbers of each hyperparameter."""
-    example = "lr=1e-5,3e-5"
-    grid = parse.pairs("grid", texts, example)
-    try:
-        return {name: tuple(parse.number(value) for value in values) for name, values in grid.items()}
-    except ValueError:
-        raise ValueError(f"--grid takes numbers by name, got {','.join(texts)}: e.g. --grid {example}") from None
 
 
 def find_specs(

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from swad.cli import _options as parse
-from swad.cli._options import FORMATS, Device, FigureFormats, Jobs, JobsPerGpu, Launcher, LauncherOptions, Workers
+from swad.cli import train
+from swad.cli._fields import Special, add_parameters, field_options
+from swad.cli._options import FORMATS, Jobs, JobsPerGpu, Launcher, LauncherOptions
+from swad.testbed.experiments.reproduce.config import PAPER_SETTINGS
 from swad.util.names import counted
 
 if TYPE_CHECKING:
@@ -24,6 +26,24 @@ swad reproduce table6 --runs runs/ImageNet --data data
 swad reproduce all --scale small --jobs 2
 """
 
+OPTIONS = field_options(
+    PAPER_SETTINGS.values(),
+    {
+        "data": Special(("--data", "-d")),
+        "datasets": Special(("--dataset",), complete=parse.complete_dataset),
+        "targets": Special(("--target", "-t")),
+        "trials": Special(("--trial",)),
+        "live_weights": Special(default="best"),
+        "directions": Special(convert=lambda number: None if number is None else parse.even_directions(number)),
+        "output": Special(("--output", "-o")),
+        "formats": Special(("--figure-formats",), default=FORMATS, convert=parse.figure_formats),
+        "device": Special(default="auto"),
+        "check_counts": train.SPECIAL["check_counts"],
+    },
+    lambda setting: None,
+    stated=True,
+)
+
 
 def reproduce(
     names: Annotated[
@@ -34,94 +54,13 @@ def reproduce(
             "Without one: list them with their cost.",
         ),
     ] = None,
-    scale: Annotated[
-        str | None,
-        typer.Option(
-            help="full: the paper's datasets in --data. small: the embedded digits, minutes. smoke: a few steps, "
-            "seconds. Default: full with --data, else small."
-        ),
-    ] = None,
-    data: Annotated[
-        Path | None,
-        typer.Option("--data", "-d", help="Directory of the datasets. Missing ones are named and left out."),
-    ] = None,
-    dataset: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar=parse.NAMES,
-            help="Datasets to train on. Default: the paper's datasets in --data.",
-            autocompletion=parse.complete_dataset,
-        ),
-    ] = None,
-    target: Annotated[
-        list[str] | None,
-        typer.Option("--target", "-t", metavar=parse.NAMES, help="Domains to hold out. Default: each domain in turn."),
-    ] = None,
-    trial: Annotated[
-        list[str] | None,
-        typer.Option(metavar=parse.NUMBERS, help="Train-validation splits. Default: 0,1,2; small 0,1; smoke 0."),
-    ] = None,
-    protocol: Annotated[
-        str | None,
-        typer.Option(
-            help="printed: each row with the search behind the printed number. paper or domainbed: all searched rows "
-            "with that search. defaults: no search. Default: printed; small and smoke defaults."
-        ),
-    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="State the cost and stop; write nothing.")] = False,
-    network: Annotated[
-        str | None, typer.Option(help="Name of a timm model, or small. Default: depends on the dataset.")
-    ] = None,
-    weights: Annotated[str | None, typer.Option(help="pretrained, random, or a safetensors file.")] = None,
-    steps: Annotated[
-        int | None, typer.Option(help="Number of updates of each run. Default: depends on the dataset and the scale.")
-    ] = None,
-    evaluate_every: Annotated[
-        int | None, typer.Option(help="Updates between evaluations. Default: depends on the dataset and the scale.")
-    ] = None,
-    methods: Annotated[
-        list[str] | None,
-        typer.Option(metavar=parse.NAMES, help="figure3: some of erm,sam,swa-cyclic,swa,swad. Default: all."),
-    ] = None,
-    live_weights: Annotated[str, typer.Option(help="Figures: live weights of ERM and SAM, best or last.")] = "best",
-    radii: Annotated[
-        list[str] | None,
-        typer.Option(metavar=parse.NUMBERS, help="figure3, ranking: radii, as for `swad measure flatness`."),
-    ] = None,
-    directions: Annotated[
-        int | None, typer.Option(help="figure3, ranking: number of random directions. Default: 100; small 20; smoke 4.")
-    ] = None,
-    images: Annotated[
-        int | None,
-        typer.Option(help="Images per domain to measure on; 0 uses all. Default: 200; small 100; smoke 10."),
-    ] = None,
-    grid: Annotated[int | None, typer.Option(help="Grid points per side of surfaces. Default: 21; smoke 3.")] = None,
-    runs: Annotated[
-        Path | None,
-        typer.Option(
-            help="table6: directory of runs of `swad train imagenet`. They are evaluated on imagenet, imagenet-c, "
-            "imagenet-r and bg_challenge in --data."
-        ),
-    ] = None,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output",
-            "-o",
-            help="Directory of all runs, tables and figures. Default: paper, paper-small or paper-smoke.",
-        ),
-    ] = None,
-    figure_formats: FigureFormats = FORMATS,
-    device: Device = "auto",
     launcher: Launcher = "local",
     launcher_option: LauncherOptions = None,
     jobs: Jobs = None,
     jobs_per_gpu: JobsPerGpu = 1,
     retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Train failed runs again.")] = False,
-    workers: Workers = None,
-    allow_count_mismatch: Annotated[
-        bool, typer.Option("--allow-count-mismatch", help="Allow image counts that differ from the published dataset.")
-    ] = False,
+    **options: Any,
 ) -> None:
     """Reproduce tables and figures of the paper: state the cost, train the missing runs, measure, and compare.
 
@@ -137,38 +76,11 @@ def reproduce(
 
     # Every value is parsed before anything is reported, so that all problems are listed together.
     problems = Problems()
-
-    def at_least(option: str, value: int | None, minimum: int, maximum: int | None = None) -> int | None:
-        return None if value is None else problems.collect(parse.at_least, option, value, minimum, maximum)
-
     items = problems.collect(get_items, parse.words(names)) if names else None
-    request: dict[str, Any] = {
-        "scale": scale,
-        "data": data,
-        "datasets": parse.words(dataset),
-        "output": output,
-        "trials": problems.collect(parse.whole_numbers, "trial", trial) or None,
-        "targets": tuple(parse.words(target)),
-        "protocol": protocol,
-        "network": network,
-        "weights": weights,
-        "steps": steps,
-        "evaluate_every": evaluate_every,
-        "device": device,
-        "workers": workers,
-        "check_counts": not allow_count_mismatch,
-        "methods": tuple(parse.words(methods)),
-        "live_weights": live_weights,
-        "radii": problems.collect(parse.numbers, "radii", radii) or None,
-        "directions": None if directions is None else problems.collect(parse.even_directions, directions),
-        "images": at_least("images", images, 0),
-        "grid": at_least("grid", grid, 2, parse.MOST_POINTS),
-        "formats": problems.collect(parse.figure_formats, figure_formats) or (),
-        "runs": runs,
-    }
+    request = {name: problems.collect(option.convert, options[name]) for name, option in OPTIONS.items()}
     config = problems.collect(lambda: make_config(**request))
-    options = problems.collect(parse_launcher_options, launcher_option) or {}
-    launch = LauncherConfig(launcher, jobs, jobs_per_gpu, options)
+    launcher_options = problems.collect(parse_launcher_options, launcher_option) or {}
+    launch = LauncherConfig(launcher, jobs, jobs_per_gpu, launcher_options)
     problems += launch.problems()
     problems.require_none()
     assert config is not None
@@ -188,6 +100,9 @@ def reproduce(
     if cost.missing:
         _train(items, config, launch, cost.missing, retry_failed)
     _build(items, config)
+
+
+add_parameters(reproduce, [option.parameter for option in OPTIONS.values()])
 
 
 def _print_items(items: list[Reproduction], config: PaperConfig) -> None:

@@ -5,7 +5,6 @@ The settings of the runs (`--steps`, `--network`, ...) are the options of `swad 
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,6 +15,9 @@ from typer.core import TyperGroup
 from swad.cli import _options as parse
 from swad.cli import train
 from swad.cli._command import add_command
+from swad.cli._fields import FieldOption, Special, add_parameters, field_options
+from swad.cli._problems import Problems
+from swad.testbed.experiments.sweep.spec import SPEC_SETTINGS
 from swad.testbed.training.config import SETTINGS
 from swad.util.names import did_you_mean
 
@@ -51,12 +53,24 @@ class _SweepGroup(TyperGroup):
         return (None if name == RUN else name), command, rest  # the usage line is that of `swad sweep`
 
 
+COMPARED = "What to compare"
+
 app = typer.Typer(cls=_SweepGroup, help="Compare algorithms, averages, datasets and hyperparameters in many runs.")
 
 
-def _compare(flag: str, metavar: str | None, help: str, short: str = "", complete: Any = None) -> Any:
-    flags = [flag, short] if short else [flag]
-    return typer.Option(*flags, metavar=metavar, help=help, autocompletion=complete, rich_help_panel="What to compare")
+SPECIAL = {
+    "algorithms": Special(("--algorithm",), complete=parse.complete_algorithm),
+    "averages": Special(("--averages", "-a"), convert=parse.averages),
+    "datasets": Special(("--dataset",), complete=parse.complete_dataset),
+    "data": Special(("--data", "-d")),
+    "targets": Special(("--target", "-t")),
+    "trials": Special(("--trial",)),
+    "grid": Special(("--grid", "-g"), metavar="NAME=NUMBER,...", convert=parse.grid),
+    "select": Special(metavar="NAME"),
+    "choose_by": Special(metavar="NAME"),
+}
+SPEC_OPTIONS = field_options(SPEC_SETTINGS.values(), SPECIAL, lambda setting: COMPARED, stated=True)
+RUN_OPTIONS = {name: option for name, option in train.OPTIONS.items() if name not in SWEPT}
 
 
 def _control(*flags: str, help: str) -> Any:
@@ -77,92 +91,14 @@ def sweep(
             autocompletion=_complete_plan,
         ),
     ] = None,
-    algorithm: Annotated[
-        list[str] | None,
-        _compare(
-            "--algorithm",
-            parse.NAMES,
-            "Training algorithms, e.g. erm,coral+sam. Default: erm.",
-            complete=parse.complete_algorithm,
-        ),
-    ] = None,
-    averages: Annotated[
-        list[str] | None,
-        _compare(
-            "--averages",
-            parse.NAMES,
-            "Weight averages. All come from the same trainings. Default: swad,swa,ema.",
-            "-a",
-        ),
-    ] = None,
-    dataset: Annotated[
-        list[str] | None,
-        _compare(
-            "--dataset",
-            parse.NAMES,
-            "Datasets. Default: those of the protocol, else digits.",
-            complete=parse.complete_dataset,
-        ),
-    ] = None,
-    data: Annotated[Path | None, _compare("--data", None, "Directory that contains the datasets.", "-d")] = None,
-    target: Annotated[
-        list[str] | None,
-        _compare(
-            "--target",
-            parse.NAMES,
-            "Domains to hold out; none trains on all domains. Default: each domain in turn.",
-            "-t",
-        ),
-    ] = None,
-    trial: Annotated[
-        list[str] | None, _compare("--trial", parse.NUMBERS, "Train-validation splits. Default: 0,1,2.")
-    ] = None,
-    protocol: Annotated[
-        str | None,
-        _compare(
-            "--protocol",
-            "defaults|grid|random|paper|domainbed",
-            "Search of hyperparameters: defaults (none), grid, random, paper (grid of 18 on trial 0, the best "
-            "repeated in the other trials) or domainbed (20 random draws in each trial). Default: defaults, or grid if "
-            "there is a --grid.",
-        ),
-    ] = None,
-    grid: Annotated[
-        list[str] | None,
-        _compare("--grid", "NAME=NUMBER,...", "Values of hyperparameters, e.g. lr=1e-5,3e-5,dropout=0,0.5.", "-g"),
-    ] = None,
-    draws: Annotated[
-        int | None, _compare("--draws", None, "Random draws of domainbed and random. Default: 20.")
-    ] = None,
-    seeding: Annotated[
-        str | None,
-        _compare("--seeding", "2020|present", "The version of DomainBed whose draws are repeated. Default: present."),
-    ] = None,
-    select: Annotated[
-        str | None,
-        _compare(
-            "--select",
-            "NAME",
-            "Model selection of the table: iid, last, lodo, oracle or oracle_best_step. lodo adds the runs with "
-            "two targets that it needs; domainbed has them without --select too. Default: iid.",
-        ),
-    ] = None,
-    choose_by: Annotated[
-        str | None,
-        _compare(
-            "--choose-by",
-            "NAME",
-            "Weights whose source-validation accuracy chooses the hyperparameters in the protocol paper: best, "
-            "last or an average. Default: best.",
-        ),
-    ] = None,
     hyperparameters_from: Annotated[
         Path | None,
-        _compare(
+        typer.Option(
             "--hyperparameters-from",
-            "FILE",
-            "Use the hyperparameters of a selection file instead of a search: `swad select` writes one.",
             "--import",
+            metavar="FILE",
+            help="Use the hyperparameters of a selection file instead of a search: `swad select` writes one.",
+            rich_help_panel=COMPARED,
         ),
     ] = None,
     launcher: parse.Launcher = "local",
@@ -187,7 +123,7 @@ def sweep(
             "--allow-failed", help="Choose hyperparameters among the finished runs of a search where others failed."
         ),
     ] = False,
-    **run_options: Any,
+    **options: Any,
 ) -> None:
     """Train every combination of algorithms, datasets, targets, trials and hyperparameters, and print the table.
 
@@ -196,28 +132,15 @@ def sweep(
     """
     from swad.cli import _sweep as actions
     from swad.cli._launch import parse_launcher_options
-    from swad.cli._problems import Problems
     from swad.testbed.experiments.launchers.make import LauncherConfig
     from swad.testbed.experiments.sweep.directory import SweepDir
 
     # Every value is parsed before anything is reported, so that all problems are listed together.
     problems = Problems()
-    stated: dict[str, Any] = {
-        "algorithms": algorithm and parse.words(algorithm),
-        "averages": averages and parse.averages(averages),
-        "datasets": dataset and parse.words(dataset),
-        "data": data,
-        "targets": target and parse.words(target),
-        "trials": trial and problems.collect(parse.whole_numbers, "trial", trial),
-        "protocol": protocol or ("grid" if grid and plan is None else None),
-        "grid": grid and problems.collect(actions.parse_grid, grid),
-        "draws": draws,
-        "seeding": seeding,
-        "select": select,
-        "choose_by": choose_by,
-    }
-    stated = {name: value for name, value in stated.items() if value is not None}
-    settings = problems.collect(_changed, run_options) or {}
+    if options["protocol"] is None and options["grid"] and plan is None:
+        options["protocol"] = "grid"
+    stated = _stated(SPEC_OPTIONS, options, problems)
+    settings = _stated(RUN_OPTIONS, options, problems)
     launcher_options = problems.collect(parse_launcher_options, launcher_option) or {}
     launch = LauncherConfig(launcher, jobs, jobs_per_gpu, launcher_options)
     problems += launch.problems()
@@ -251,27 +174,21 @@ def status(
     actions.show_status(directory, watch, interval, failures, lines)
 
 
-# -- the parameters of `sweep`: those above, and the settings of the runs ---------------------------------------
+def _stated(known: Mapping[str, FieldOption], options: Mapping[str, Any], problems: Problems) -> dict[str, Any]:
+    """Return the values that differ from the defaults of the command line."""
+    stated = {}
+    for name, option in known.items():
+        if options[name] not in (option.parameter.default, []):
+            value = problems.collect(option.convert, options[name])
+            if value is not None:
+                stated[name] = value
+    return stated
 
-_run_parameters = [
-    train.make_parameter(setting)
-    for name, setting in SETTINGS.items()
-    if name not in SWEPT and name not in train.PYTHON_ONLY
-]
-_parameters = list(inspect.signature(sweep, eval_str=True).parameters.values())[:-1]  # all but **run_options
-_parameters += _run_parameters
-sweep.__signature__ = inspect.Signature(_parameters)  # type: ignore[attr-defined]
-sweep.__annotations__ = {parameter.name: parameter.annotation for parameter in _parameters}
 
+add_parameters(
+    sweep,
+    [option.parameter for option in SPEC_OPTIONS.values()],
+    [option.parameter for option in RUN_OPTIONS.values()],
+)
 add_command(app, sweep, EXAMPLES, RUN, suggest=train.suggest)
 add_command(app, status, "swad sweep status sweep --watch")
-
-
-def _changed(run_options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of the runs that differ from the defaults of the command line."""
-    defaults = {parameter.name: parameter.default for parameter in _run_parameters}
-    changed = {}
-    for name, value in run_options.items():
-        if value != defaults[name]:
-            changed[name] = train.SPECIAL[name].convert(value) if name in train.SPECIAL else value
-    return changed

@@ -7,103 +7,53 @@ is a list, or because the option switches something off.
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from swad.cli import _options as parse
+from swad.cli._fields import Special, add_parameters, argument, field_options, switch_off
 from swad.testbed.training.config import SECTIONS, SETTINGS, ConfigError, RunConfig
 from swad.testbed.training.recipe import AVERAGES, IMAGENET
-from swad.testbed.training.setting import Setting
 from swad.util.names import NO_TARGET
 
 if TYPE_CHECKING:
     from swad.testbed.data.domains import Dataset
 
 
-@dataclass(frozen=True)
-class Special:
-    """An option that differs from the field it sets.
-
-    Args:
-        flags: Names of the option.
-        annotation: Type on the command line, where it is not the field's.
-        default: Default on the command line, where it is not the field's.
-        help: Help text, where the field's does not fit.
-        metavar: Placeholder of the value.
-        convert: Turns the value from the command line into the field's.
-        complete: Completes the value in the shell.
-    """
-
-    flags: tuple[str, ...] = ()
-    annotation: Any = None
-    default: Any = inspect.Parameter.empty
-    help: str = ""
-    metavar: str | None = None
-    convert: Callable[[Any], Any] = lambda value: value
-    complete: Callable[[str], list[str]] | None = None
-
-
-def _switch_off(flag: str, help: str) -> Special:
-    """Return the option that sets a field to False; without it the field is True."""
-    return Special((flag,), bool, False, help, convert=lambda off: not off)
-
-
-def _numbers(name: str) -> Special:
-    """Return an option that takes several numbers or none."""
-    return Special(
-        annotation=list[str] | None,
-        default=None,
-        metavar=parse.NUMBERS,
-        convert=lambda texts: parse.numbers(name, texts) or None,
-    )
-
-
 SPECIAL: dict[str, Special] = {
     "target": Special(
         ("--target", "-t"),
-        list[str] | None,
+        tuple[str, ...],
         None,
         "Domains to hold out, each in a run of its own; A+B holds out both in one run; none trains on all domains. "
         "Default: each domain in turn, and none for a dataset without domains.",
-        parse.NAMES,
-        parse.words,
     ),
     "data_dir": Special(("--data", "-d")),
-    "check_counts": _switch_off("--allow-count-mismatch", "Allow image counts that differ from the published dataset."),
-    "freeze_bn": Special(("--freeze-bn/--no-freeze-bn",), bool | None),
+    "check_counts": switch_off("--allow-count-mismatch", "Allow image counts that differ from the published dataset."),
+    "freeze_bn": Special(("--freeze-bn/--no-freeze-bn",)),
     "augmentation": Special(
-        annotation=list[str] | None,
-        default=None,
         metavar="NAME=NUMBER,...",
         convert=lambda texts: parse.settings("augmentation", texts, "crop=0.8,flip=0"),
     ),
-    "report_live": _switch_off(
+    "report_live": switch_off(
         "--no-report-live",
         "Report only the averages, not the live weights (`best` and `last`). Such a run may stop early.",
     ),
-    "early_stop": _switch_off("--no-early-stop", "Keep training after every requested average is complete."),
-    "image_mean": _numbers("image-mean"),
-    "image_std": _numbers("image-std"),
+    "early_stop": switch_off("--no-early-stop", "Keep training after every requested average is complete."),
     "trial": Special(
-        annotation=list[str],
+        annotation=tuple[int, ...],
         default=["0"],
         help="Train-validation splits, each in runs of its own: 0,1,2 are those of the protocol.",
-        metavar=parse.NUMBERS,
-        convert=lambda texts: parse.whole_numbers("trial", texts),
     ),
     "hyperparameters": Special(
         ("--set", "-s"),
-        list[str] | None,
-        None,
-        "Set hyperparameters: lr, batch_size (images per source domain and step), weight_decay, dropout or one of the "
-        "algorithm's own.",
-        parse.PAIRS,
-        lambda texts: parse.settings("set", texts, "lr=3e-5,batch_size=16"),
+        help="Set hyperparameters: lr, batch_size (images per source domain and step), weight_decay, dropout or one of "
+        "the algorithm's own.",
+        metavar=parse.PAIRS,
+        convert=lambda texts: parse.settings("set", texts, "lr=3e-5,batch_size=16"),
     ),
     "lr_schedule": Special(
         metavar="SCHEDULE",
@@ -112,33 +62,16 @@ SPECIAL: dict[str, Special] = {
     ),
     "averages": Special(
         ("--averages", "-a"),
-        list[str] | None,
-        None,
-        "Weight averages of the trajectory, e.g. swad,swa,ema or swad:semantics=text. Default: swad; in the imagenet "
-        "recipe, the one that goes with the learning rate schedule.",
-        parse.NAMES,
-        lambda texts: parse.averages(texts or SETTINGS["averages"].default),
+        help="Weight averages of the trajectory, e.g. swad,swa,ema or swad:semantics=text. Default: swad; in the "
+        "imagenet recipe, the one that goes with the learning rate schedule.",
+        convert=lambda texts: parse.averages(texts or SETTINGS["averages"].default),
     ),
     "algorithm": Special(
-        annotation=list[str] | None,
+        annotation=tuple[str, ...],
         default=None,
         help="Training algorithms (see `swad algorithms`), each in runs of its own. Append +sam or +sagm to combine "
         "one with SAM or SAGM. Default: erm.",
-        metavar=parse.NAMES,
-        convert=parse.words,
         complete=parse.complete_algorithm,
-    ),
-    "snapshots": Special(
-        annotation=list[str] | None,
-        default=None,
-        metavar=parse.NUMBERS,
-        convert=lambda texts: parse.whole_numbers("snapshots", texts),
-    ),
-    "log": Special(
-        annotation=list[str] | None,
-        default=None,
-        metavar=parse.NAMES,
-        convert=lambda texts: tuple(parse.words(texts)),
     ),
     "device": Special(default="auto"),
 }
@@ -156,30 +89,12 @@ PYTHON_ONLY = ("dataset_options",)
 """Settings without an option: their values are objects."""
 
 
-def make_parameter(setting: Setting) -> inspect.Parameter:
-    """Return the option of one setting."""
-    if setting.name == "dataset":
-        argument = typer.Argument(
-            help=setting.help, metavar="DATASET", show_default=False, autocompletion=parse.complete_dataset
-        )
-        return inspect.Parameter("dataset", inspect.Parameter.KEYWORD_ONLY, annotation=Annotated[str, argument])
-    special = SPECIAL.get(setting.name, Special())
-    flag = "--" + setting.name.replace("_", "-")
-    # Choices are checked with the other settings, so that all problems are reported together.
-    annotation = special.annotation or (str if setting.choices else setting.annotation)
-    if setting.choices and setting.optional:
-        annotation = str | None
-    default = setting.default if special.default is inspect.Parameter.empty else special.default
-    option = typer.Option(
-        *(special.flags or (flag,)),
-        help=special.help or setting.help,
-        metavar=special.metavar or ("|".join(setting.choices) or None),
-        rich_help_panel=SECTIONS[setting.section][0],
-        show_default=default not in (None, "") and setting.types != (bool,),
-        autocompletion=special.complete,
-    )
-    kind = inspect.Parameter.KEYWORD_ONLY
-    return inspect.Parameter(setting.name, kind, default=default, annotation=Annotated[annotation, option])
+OPTIONS = field_options(
+    [setting for name, setting in SETTINGS.items() if name not in ("dataset", *PYTHON_ONLY)],
+    SPECIAL,
+    lambda setting: SECTIONS[setting.section][0],
+)
+"""The options of all settings, which `swad sweep` has too."""
 
 
 def train(
@@ -223,13 +138,14 @@ def train(
     """
     from swad.cli.report import report_trained
     from swad.testbed.experiments.launchers.train_all import train_all
-    from swad.testbed.experiments.selected_settings import use_selection
-    from swad.testbed.results.selection_file import read_selection
     from swad.testbed.training.distributed import in_main_process
 
     parse.at_least("jobs", jobs, 1)
     configs = _configs(output, options)
     if hyperparameters_from is not None:
+        from swad.testbed.experiments.selected_settings import use_selection
+        from swad.testbed.results.selection_file import read_selection
+
         configs = use_selection(configs, read_selection(hyperparameters_from))
     if no_resume:
         _require_no_runs(configs)
@@ -238,10 +154,13 @@ def train(
         report_trained(output)
 
 
-_parameters = [make_parameter(setting) for name, setting in SETTINGS.items() if name not in PYTHON_ONLY]
-_parameters += list(inspect.signature(train, eval_str=True).parameters.values())[:-1]  # all but **options
-train.__signature__ = inspect.Signature(_parameters)  # type: ignore[attr-defined]
-train.__annotations__ = {parameter.name: parameter.annotation for parameter in _parameters}
+add_parameters(
+    train,
+    [
+        argument(SETTINGS["dataset"], "DATASET", parse.complete_dataset),
+        *(option.parameter for option in OPTIONS.values()),
+    ],
+)
 
 
 def suggest(option: str) -> str | None:
@@ -273,8 +192,7 @@ def _configs(output: Path, options: dict[str, Any]) -> list[RunConfig]:
     trains_all = has_recipe and options["lr_schedule"] is None and options["averages"] is None
     if has_recipe and options["averages"] is None:
         options["averages"] = AVERAGES.get(options["lr_schedule"] or "constant")
-    for name, special in SPECIAL.items():
-        options[name] = special.convert(options[name])
+    options |= {name: option.convert(options[name]) for name, option in OPTIONS.items()}
     # A dataset whose file names no domains is read; but not one large domain, which takes long to list.
     reads = not benchmark.domains and benchmark.defaults.recipe != IMAGENET
     dataset = benchmarks.load(benchmark.name, data_dir, check_counts=options["check_counts"]) if reads else None

@@ -6,6 +6,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from swad.testbed.experiments.selected_settings import read_selected, use_selection
@@ -110,7 +111,7 @@ def test_selected_hyperparameters_replace_a_search(path):
 
 
 def test_the_selection_of_a_sweep_is_found_by_the_name_in_results(tmp_path):
-    run = dataclasses.replace(entry("none", 0, 0.7), dataset="ImageNet")
+    run = msgspec.structs.replace(entry("none", 0, 0.7), dataset="ImageNet")
     write_selection(tmp_path / "selection.json", SelectionFile("iid", (run,)))
     spec = SweepSpec(datasets=("imagenet",), data=tmp_path / "ilsvrc", domains={"imagenet": ("train",)}, trials=(0,))
     spec = dataclasses.replace(spec, selected=read_selected(tmp_path / "selection.json", spec))

@@ -12,24 +12,22 @@ of the oracles contain it.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
 import os
-import re
-import reprlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from swad.testbed.results.records import LIVE
+import msgspec
+from msgspec import Meta, Struct
+
+from swad.testbed.results.records import LIVE, MAX_COUNT
 from swad.testbed.results.run_data import RunData
-from swad.testbed.results.runs import is_count
 from swad.testbed.results.selection import ORACLES, SELECTIONS, DatasetResults, weights_steps
-from swad.util.files import read_json, sha256, write_text
-from swad.util.names import is_name, listed, name_problem, snapshot_name
+from swad.util.files import read_bytes, sha256, write_text
+from swad.util.names import listed, snapshot_name
 from swad.util.progress import Progress
 from swad.util.version import __version__
 
@@ -37,43 +35,40 @@ FORMAT = "swad-selection"
 VERSION = 1
 """Version of the file. It changes when an older reader would misread a file."""
 
-
-class SelectionFileError(ValueError):
-    """A file that is not a valid selection; `problems` holds one sentence for each mistake, with the file's path."""
-
-    def __init__(self, path: str | os.PathLike[str], problems: Sequence[str]) -> None:
-        self.problems = tuple(f"{path}: {problem}" for problem in problems)
-        lines = "".join(f"\n- {problem}" for problem in problems)
-        super().__init__(f"{path} is not a valid selection file: export it again, or correct it{lines}")
+_PRINTABLE = r"[^\x00-\x1f\x7f-\x9f]+\Z"
+Name = Annotated[str, Meta(pattern=r"\A" + _PRINTABLE, description="a name without control characters")]
+RelativePath = Annotated[str, Meta(pattern=r"\A(?!/)(?!(.*/)?\.\.(/|\Z))" + _PRINTABLE)]
+"""A shared file must not lead outside of the directory that its reader names."""
+Count = Annotated[int, Meta(ge=0, le=MAX_COUNT - 1)]
+Fraction = Annotated[float, Meta(ge=0, le=1)]
 
 
-@dataclass(frozen=True)
-class SelectedRun:
+class SelectedRun(Struct, frozen=True, omit_defaults=True):
     """The run that represents one method on one target in one trial."""
 
-    dataset: str
-    algorithm: str
-    average: str | None
+    dataset: Name
+    algorithm: Name
+    average: Name | None
     """The weights, such as "swad" or "best"; None for the live weights at `step`."""
-    target: str
-    trial: int
-    hyperparameters: Mapping[str, Any]
-    """The hyperparameters of the algorithm: `lr`, `batch_size` and so on."""
-    settings: Mapping[str, Any]
+    target: Name
+    trial: Count
+    hyperparameters: dict[Name, bool | int | float | str]
+    """The hyperparameters of the algorithm: `lr`, `batch_size` and so on. Other programs may have texts among them."""
+    settings: dict[str, Any]
     """The other settings that a search varies, such as `clip`, by their names in `RunConfig`."""
-    protocol: Mapping[str, Any]
+    protocol: dict[str, Any]
     """The settings that must agree for runs to be compared, such as `steps` and `split`."""
-    step: int
+    step: Count
     """The step of the weights; for an average, the last step of the training."""
-    score: float | None
+    score: Fraction | None
     """The accuracy by which the run was selected; None if it was the only run and has no such accuracy."""
-    run: str
+    run: RelativePath
     """The run directory, relative to the directory of all runs."""
-    weights: str | None
+    weights: RelativePath | None
     """The weights file, relative to the same directory; None if the run did not keep these weights."""
-    sha256: str | None
+    sha256: Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z")] | None
     """The checksum of the weights file."""
-    target_accuracy: float | None = None
+    target_accuracy: Fraction | None = None
     """The reported accuracy on the target; only in files of the oracles, which look at the target anyway."""
 
     @property
@@ -90,13 +85,19 @@ class SelectedRun:
         return {"hyperparameters": dict(self.hyperparameters), **others}
 
 
-@dataclass(frozen=True)
-class SelectionFile:
+class SelectionFile(Struct, frozen=True):
     """The content of a selection file: the model selection, the version of swad that made it, and the selected runs."""
 
-    selection: str
+    selection: Literal[SELECTIONS]  # type: ignore[valid-type]
     runs: tuple[SelectedRun, ...]
     swad: str = __version__
+
+    def __post_init__(self) -> None:
+        for key, count in Counter(run.key for run in self.runs).items():
+            if count > 1:
+                raise ValueError(f"it selects {count} runs for {', '.join(map(str, key))}")
+        if self.selection not in ORACLES and any(run.target_accuracy is not None for run in self.runs):
+            raise ValueError(f"target_accuracy belongs in files of {' and '.join(ORACLES)} only")
 
     def options(
         self, dataset: str, algorithm: str, target: str, *, trial: int | None = None, average: str | None = None
@@ -147,9 +148,6 @@ class SelectionFile:
             elif sha256(path) != run.sha256:
                 problems.append(f"{path} is not the file that was exported: its SHA-256 differs")
         return problems
-
-
-# ------------------------------------------------------------ writing
 
 
 def make_selection(
@@ -218,116 +216,28 @@ def _relative(path: Path, folder: Path) -> str:
 
 def write_selection(path: str | os.PathLike[str], selection: SelectionFile) -> None:
     """Write a selection file atomically."""
-    runs = [dataclasses.asdict(run) for run in selection.runs]
-    if selection.selection not in ORACLES:
-        for run in runs:
-            del run["target_accuracy"]
     header = {"format": FORMAT, "version": VERSION, "swad": selection.swad, "selection": selection.selection}
     # One line per run: short, and a comparison of two files shows the runs that differ.
     lines = [f"  {json.dumps(name)}: {json.dumps(value)}," for name, value in header.items()]
-    entries = ",\n".join(f"    {json.dumps(run, allow_nan=False, default=str)}" for run in runs)
+    runs = [msgspec.to_builtins(run, enc_hook=str) for run in selection.runs]
+    entries = ",\n".join(f"    {json.dumps(run, allow_nan=False)}" for run in runs)
     write_text(path, "\n".join(["{", *lines, '  "runs": [', entries, "  ]", "}"]) + "\n", follow_link=True)
 
 
-# ------------------------------------------------------------ reading
+class _Header(Struct):
+    format: Literal[FORMAT]  # type: ignore[valid-type]
+    version: int
 
 
 def read_selection(path: str | os.PathLike[str]) -> SelectionFile:
-    """Read a selection file and check all of it; every problem is reported, not only the first."""
+    """Read a selection file and check all of it. An error says where the file is damaged, as `$.runs[3].trial`."""
     try:
-        content = read_json(path)
+        content = read_bytes(Path(path))
+        header = msgspec.json.decode(content, type=_Header)
+        if header.version != VERSION:
+            raise ValueError(f"its version is {header.version}, but this swad reads version {VERSION}: upgrade swad")
+        return msgspec.json.decode(content, type=SelectionFile)
     except OSError as error:
         raise ValueError(f"cannot read {path} ({error.strerror}): give a file that `swad select` wrote") from None
-    except ValueError as error:
-        raise SelectionFileError(path, [f"it is not JSON ({' '.join(str(error).split())})"]) from None
-    problems = _header_problems(content)
-    if problems:
-        raise SelectionFileError(path, problems)
-    runs = []
-    for number, entry in enumerate(content["runs"], start=1):
-        entry_problems = _entry_problems(entry, content["selection"])
-        problems += [f"run {number}: {problem}" for problem in entry_problems]
-        if not entry_problems:
-            runs.append(SelectedRun(**{name: entry[name] for name in _RULES if name in entry}))
-    for key, count in Counter(run.key for run in runs).items():
-        if count > 1:
-            problems.append(f"it selects {count} runs for {', '.join(str(part) for part in key)}")
-    if problems:
-        raise SelectionFileError(path, problems)
-    return SelectionFile(content["selection"], tuple(runs), content["swad"])
-
-
-def _header_problems(content: Any) -> list[str]:
-    if not isinstance(content, dict) or content.get("format") != FORMAT:
-        return [f'it must hold a JSON object with "format": "{FORMAT}"']
-    version = content.get("version")
-    if version != VERSION:
-        return [f"its version is {reprlib.repr(version)}, but this swad reads version {VERSION}: upgrade swad"]
-    problems = []
-    if content.get("selection") not in SELECTIONS:
-        got = reprlib.repr(content.get("selection"))
-        problems.append(f"selection must be one of {', '.join(SELECTIONS)}, got {got}")
-    if not isinstance(content.get("swad"), str):
-        problems.append(f"swad must be the version that wrote the file, got {reprlib.repr(content.get('swad'))}")
-    if not isinstance(content.get("runs"), list):
-        problems.append(f"runs must be a list, got {reprlib.repr(content.get('runs'))}")
-    return problems
-
-
-def _entry_problems(entry: Any, selection: str) -> list[str]:
-    if not isinstance(entry, dict):
-        return [f"an object is expected, got {reprlib.repr(entry)}"]
-    problems = []
-    for name, (rule, is_valid) in _RULES.items():
-        if name == "target_accuracy" and selection not in ORACLES:
-            if name in entry:
-                problems.append(f"target_accuracy belongs in files of {' and '.join(ORACLES)} only")
-        elif name not in entry:
-            problems.append(f"{name} is missing")
-        elif not is_valid(entry[name]):
-            problems.append(f"{name} must be {rule}, got {reprlib.repr(entry[name])}")
-    return problems
-
-
-def _is_fraction(value: object) -> bool:
-    return type(value) in (int, float) and 0 <= value <= 1  # type: ignore[operator]
-
-
-def _is_path(value: object) -> bool:
-    # A shared file must not lead outside of the directory that its reader names.
-    return name_problem("a path", value) is None
-
-
-def _is_hyperparameters(value: object) -> bool:
-    return isinstance(value, dict) and all(
-        # Results of other programs may have texts among their hyperparameters.
-        is_name(name) and (type(plain) in (bool, int, str) or (type(plain) is float and math.isfinite(plain)))
-        for name, plain in value.items()
-    )
-
-
-def _is_sha256(value: object) -> bool:
-    return isinstance(value, str) and re.fullmatch("[0-9a-f]{64}", value) is not None
-
-
-def _or_null(is_valid: Callable[[object], bool]) -> Callable[[object], bool]:
-    return lambda value: value is None or is_valid(value)
-
-
-_RULES: dict[str, tuple[str, Callable[[object], bool]]] = {
-    "dataset": ("a name", is_name),
-    "algorithm": ("a name", is_name),
-    "average": ("a name or null", _or_null(is_name)),
-    "target": ("a name", is_name),
-    "trial": ("a whole number", is_count),
-    "hyperparameters": ("numbers or texts by name", _is_hyperparameters),
-    "settings": ("values by name", lambda value: isinstance(value, dict)),
-    "protocol": ("values by name", lambda value: isinstance(value, dict)),
-    "step": ("a whole number", is_count),
-    "score": ("a fraction between 0 and 1, or null", _or_null(_is_fraction)),
-    "run": ("a relative path", _is_path),
-    "weights": ("a relative path or null", _or_null(_is_path)),
-    "sha256": ("64 hexadecimal digits or null", _or_null(_is_sha256)),
-    "target_accuracy": ("a fraction between 0 and 1, or null", _or_null(_is_fraction)),
-}
-"""The rule for every value of an entry. Unknown values, which a later version may add, are ignored."""
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is not a valid selection file ({error}): export it again, or correct it") from None

@@ -14,13 +14,13 @@ import dataclasses
 import json
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import MISSING, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Self, get_type_hints
+from typing import Any, Literal, Self
 
 from swad.testbed.data.augmentation import Augmentation
 from swad.testbed.training import lr_schedule
-from swad.testbed.training.setting import Setting, add_args, setting
+from swad.testbed.training.setting import Setting, add_args, setting, settings_of
 from swad.util.names import NO_TARGET, did_you_mean, is_utf8, name_problem
 
 FORMAT = 2
@@ -504,19 +504,7 @@ class RunConfig:
         return differences
 
 
-def _settings() -> dict[str, Setting]:
-    starts = {first: section for section, (_, first) in SECTIONS.items()}
-    section, settings, hints = "", {}, get_type_hints(RunConfig)
-    for field in dataclasses.fields(RunConfig)[1:]:  # without the output
-        section = starts.get(field.name, section)
-        made = None if field.default_factory is MISSING else field.default_factory()
-        default = made if field.default is MISSING else field.default
-        required = field.default is MISSING and field.default_factory is MISSING
-        settings[field.name] = Setting(field.name, section, hints[field.name], default, required, **field.metadata)
-    return settings
-
-
-SETTINGS: dict[str, Setting] = _settings()
+SETTINGS: dict[str, Setting] = settings_of(RunConfig, {first: section for section, (_, first) in SECTIONS.items()})
 """Every setting by name, in the order of the fields."""
 
 add_args(RunConfig, [known.doc for known in SETTINGS.values()])

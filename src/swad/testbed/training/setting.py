@@ -1,7 +1,7 @@
 """The declaration of a setting: its role, help text and bounds, written once with the field.
 
-`setting` declares a field of `RunConfig`; `Setting` is the same declaration for whatever is derived from it.
-`add_args` derives the `Args:` of a docstring, which `help()` shows.
+`setting` declares a field of a dataclass; `Setting` is the same declaration for whatever is derived from it, and
+`settings_of` collects those of a class. `add_args` derives the `Args:` of a docstring, which `help()` shows.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import types
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, dataclass
 from pathlib import Path
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from swad.testbed.results.records import MAX_COUNT
 from swad.util.options import Bounds, choices_of, problem
@@ -33,18 +33,18 @@ output:         which results are kept besides the averages; never distinguishes
 def setting(
     default: Any = MISSING,
     *,
-    role: Role,
     help: str,
+    role: Role | None = None,
     factory: Any = MISSING,
     free_on_resume: bool | None = None,
     **bounds: float,
 ) -> Any:
-    """Declare a field of `RunConfig`.
+    """Declare a field of `RunConfig`, or of another dataclass whose fields are options.
 
     Args:
         default: The default; without one the field is required.
-        role: The purpose of the field.
-        help: One or two sentences, shown by `swad train --help` and in the reference.
+        help: One or two sentences, shown by `--help`, by `help()` and in the reference.
+        role: The purpose of a field of `RunConfig`.
         factory: Makes the default, where it is mutable.
         free_on_resume: Whether a resumed run may change it. By default `machine` and `output` fields may change.
         bounds: Those of a number: minimum, maximum, above and below, as in `swad.util.options.Bounds`.
@@ -63,7 +63,7 @@ class Setting:
     annotation: Any
     default: Any
     required: bool
-    role: Role
+    role: Role | None
     help: str
     free_on_resume: bool
     bounds: Bounds = dataclasses.field(default_factory=Bounds)
@@ -110,6 +110,24 @@ class Setting:
             return broken
         too_large = type(value) is int and value >= MAX_COUNT  # results could not be read
         return f"{self.name} must be below {MAX_COUNT}, got {value!r}" if too_large else None
+
+
+def settings_of(cls: type, sections: Mapping[str, str] | None = None) -> dict[str, Setting]:
+    """Return the declared settings of a dataclass by name, in the order of the fields.
+
+    Args:
+        cls: The dataclass.
+        sections: The section that starts with a field, by the name of the field.
+    """
+    section, found, hints = "", {}, get_type_hints(cls)
+    for field in dataclasses.fields(cls):
+        section = (sections or {}).get(field.name, section)
+        if "help" in field.metadata:
+            made = None if field.default_factory is MISSING else field.default_factory()
+            default = made if field.default is MISSING else field.default
+            required = field.default is MISSING and field.default_factory is MISSING
+            found[field.name] = Setting(field.name, section, hints[field.name], default, required, **field.metadata)
+    return found
 
 
 def add_args(documented: Any, entries: Iterable[str]) -> None:

@@ -40,7 +40,7 @@ def test_valid_specs_have_no_problems():
         ({"protocol": "domainbed", "draws": 10**12}, "at most 1,000,000 runs, got at least"),
         ({"trials": (-1,)}, "trial must be a whole number of at least 0, got -1"),
         ({"trials": (10**30,)}, f"trial must be below {2**63}, got {10**30}"),
-        ({"protocol": "papr"}, "must be one of paper, domainbed, defaults, grid, random, got 'papr'"),
+        ({"protocol": "papr"}, "must be one of defaults, grid, random, paper, domainbed, got 'papr'"),
         ({"select": "idd"}, "did you mean 'iid'?"),
         ({"seeding": "2021", "protocol": "random"}, "seeding must be one of 2020, present"),
         ({"seeding": "2020"}, "seeding is for the protocols domainbed and random, got 2020 with defaults"),

@@ -76,7 +76,7 @@ def test_all_mistakes_of_a_file_are_listed_with_its_name(tmp_path):
     assert texts[1] == "there is no key 'steps': a setting of the runs belongs under [options]"
     assert texts[2] == "trial must be a list of whole numbers, got '3'"
     assert texts[3] == "draws must be a whole number, got 2.5"
-    assert "there are algorithm, averages, dataset, target, trial" in texts[4]
+    assert "there are algorithm, averages, dataset, data, target, trial" in texts[4]
     assert texts[5] == "grid must be a table of values by name, got [1]"
     assert texts[6] == "seeding must be a text, got 2020"
     assert len(texts) == 7

@@ -1,20 +1,22 @@
-"""Settings of a reproduction: the available datasets, the scale, and how finely to measure."""
+"""Settings of a reproduction: the available datasets, the scale, and how finely to measure.
+
+The fields of `PaperConfig` are the options of `swad reproduce`, so this module imports nothing heavy at its start.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal
 
-from swad.flatness import check_radii
-from swad.testbed.data import benchmarks
-from swad.testbed.data.benchmark import Benchmark
-from swad.testbed.experiments.sweep import checks
 from swad.testbed.experiments.sweep.spec import DATASETS, SweepSpec
 from swad.testbed.training.config import ConfigError
-from swad.util.images import DataError
+from swad.testbed.training.setting import add_args, setting, settings_of
 from swad.util.names import choice_problem
+
+if TYPE_CHECKING:
+    from swad.testbed.data.benchmark import Benchmark
 
 PAPER_DATASETS = DATASETS["paper"]
 """The datasets of the paper in its order."""
@@ -28,57 +30,54 @@ Protocol = Literal["printed", "paper", "domainbed", "defaults"]
 
 @dataclass(frozen=True)
 class PaperConfig:
-    """Data, length of training and resolution of all items.
+    """Data, length of training and resolution of all items."""
 
-    Args:
-        output: Directory of all runs, tables and figures.
-        scale: full: the paper's datasets at full length. small: the embedded digits, minutes for an item on two cores.
-            smoke: the digits, a few steps on one target, seconds.
-        datasets: Available datasets, by name. Those that are not the paper's get columns of their own.
-        data: Directory of the datasets; embedded datasets need none.
-        targets: Domains to hold out. Empty: each domain in turn.
-        trials: Numbers of the train-validation splits.
-        protocol: How hyperparameters are searched. printed: each row with the search behind the printed number. paper
-            or domainbed: every row but SWAD's with that search. defaults: no search.
-        network: timm model, or `small`. None: the dataset's default.
-        weights: Initial weights: pretrained, random or a safetensors file.
-        steps: Optimizer steps of a run. None: the dataset's default.
-        evaluate_every: Steps between evaluations. None: the dataset's default.
-        device: Device to train and measure on; `auto` is resolved on the machine that does it.
-        workers: Processes that load images.
-        check_counts: Whether image counts must be the published ones.
-        methods: Methods of Figure 3. Empty: all.
-        live_weights: Live weights in figures: those of the best validation accuracy (`best`), or the `last` ones.
-        radii: Radii of flatness measurements. None: the network's default.
-        directions: Number of random directions of flatness measurements.
-        images: Images per domain to measure on. None: all.
-        grid: Grid points per side of loss surfaces.
-        formats: File formats of the figures.
-        runs: Directory of runs on ImageNet, for Table 6.
-    """
-
-    output: Path
-    scale: Scale = "full"
-    datasets: tuple[str, ...] = (STAND_IN,)
-    data: Path | None = None
-    targets: tuple[str, ...] = ()
-    trials: tuple[int, ...] = (0, 1, 2)
-    protocol: Protocol = "printed"
-    network: str | None = None
-    weights: str | None = None
-    steps: int | None = None
-    evaluate_every: int | None = None
-    device: str = "cpu"
-    workers: int | None = None
-    check_counts: bool = True
-    methods: tuple[str, ...] = ()
-    live_weights: str = "best"
-    radii: tuple[float, ...] | None = None
-    directions: int = 100
-    images: int | None = 200
-    grid: int = 21
-    formats: Sequence[str] = ("svg", "pdf", "png")
-    runs: Path | None = None
+    output: Path = setting(
+        help="Directory of all runs, tables and figures. Default: paper, paper-small or paper-smoke."
+    )
+    scale: Scale = setting(
+        "full",
+        help="full: the paper's datasets in --data. small: the embedded digits, minutes. smoke: a few steps, "
+        "seconds. Default: full with --data, else small.",
+    )
+    datasets: tuple[str, ...] = setting(
+        (STAND_IN,), help="Datasets to train on. Default: the paper's datasets in --data."
+    )
+    data: Path | None = setting(None, help="Directory of the datasets. Missing ones are named and left out.")
+    targets: tuple[str, ...] = setting((), help="Domains to hold out. Default: each domain in turn.")
+    trials: tuple[int, ...] = setting((0, 1, 2), help="Train-validation splits. Default: 0,1,2; small 0,1; smoke 0.")
+    protocol: Protocol = setting(
+        "printed",
+        help="printed: each row with the search behind the printed number. paper or domainbed: all searched rows "
+        "with that search. defaults: no search. Default: printed; small and smoke defaults.",
+    )
+    network: str | None = setting(None, help="Name of a timm model, or small. Default: depends on the dataset.")
+    weights: str | None = setting(None, help="pretrained, random, or a safetensors file.")
+    steps: int | None = setting(
+        None, help="Number of updates of each run. Default: depends on the dataset and the scale."
+    )
+    evaluate_every: int | None = setting(
+        None, help="Updates between evaluations. Default: depends on the dataset and the scale."
+    )
+    methods: tuple[str, ...] = setting((), help="figure3: some of erm,sam,swa-cyclic,swa,swad. Default: all.")
+    live_weights: Literal["best", "last"] = setting("best", help="Figures: live weights of ERM and SAM, best or last.")
+    radii: tuple[float, ...] | None = setting(None, help="figure3, ranking: radii, as for `swad measure flatness`.")
+    directions: int = setting(
+        100, help="figure3, ranking: number of random directions. Default: 100; small 20; smoke 4."
+    )
+    images: int | None = setting(
+        200, minimum=0, help="Images per domain to measure on; 0 uses all. Default: 200; small 100; smoke 10."
+    )
+    grid: int = setting(21, minimum=2, maximum=1000, help="Grid points per side of surfaces. Default: 21; smoke 3.")
+    runs: Path | None = setting(
+        None,
+        help="table6: directory of runs of `swad train imagenet`. They are evaluated on imagenet, imagenet-c, "
+        "imagenet-r and bg_challenge in --data.",
+    )
+    formats: tuple[str, ...] = setting(("svg", "pdf", "png"), help="Formats of the figures: svg, pdf, png.")
+    device: str = setting("cpu", help="auto, cpu, cuda or cuda:1.")
+    workers: int | None = setting(None, help="Number of processes that read images.")
+    check_counts: bool = setting(True, help="Require the published number of images in every domain.")
 
     def measured_datasets(self, of_item: Sequence[str]) -> tuple[str, ...]:
         """Datasets to train an item on: stand-ins first, then the available ones of the paper, in its order."""
@@ -87,18 +86,30 @@ class PaperConfig:
 
     def targets_of(self, dataset: str) -> tuple[str, ...]:
         """The domains of a dataset to hold out."""
-        domains = benchmarks.get(dataset).domains
-        if not domains:
-            domains = benchmarks.load(dataset, self.data).domain_names
+        from swad.testbed.data import benchmarks
+
+        domains = benchmarks.get(dataset).domains or benchmarks.load(dataset, self.data).domain_names
         return tuple(name for name in domains if not self.targets or name in self.targets)
 
     def steps_of(self, dataset: str) -> int:
         """Optimizer steps of a run on a dataset."""
-        return self.steps or benchmarks.get(dataset).defaults.steps
+        return self.steps or _benchmark(dataset).defaults.steps
 
     def evaluate_every_of(self, dataset: str) -> int:
         """Steps between evaluations on a dataset."""
-        return self.evaluate_every or benchmarks.get(dataset).defaults.evaluate_every_in(self.steps_of(dataset))
+        return self.evaluate_every or _benchmark(dataset).defaults.evaluate_every_in(self.steps_of(dataset))
+
+
+PAPER_SETTINGS = settings_of(PaperConfig)
+"""The fields of `PaperConfig` by name."""
+
+add_args(PaperConfig, [known.doc for known in PAPER_SETTINGS.values()])
+
+
+def _benchmark(dataset: str) -> Benchmark:
+    from swad.testbed.data import benchmarks
+
+    return benchmarks.get(dataset)
 
 
 DEFAULTS: dict[str, dict[str, Any]] = {
@@ -171,19 +182,23 @@ def _spelling(dataset: str) -> str:
     >>> _spelling("office_home"), _spelling("offise_home")
     ('OfficeHome', 'offise_home')
     """
+    from swad.util.images import DataError
+
     try:
-        return benchmarks.get(dataset).name
+        return _benchmark(dataset).name
     except DataError:
         return dataset
 
 
 def find_datasets(root: Path | None) -> tuple[str, ...]:
     """Return the paper's datasets that are in a directory, or that the directory is."""
+    from swad.util.images import DataError
+
     if root is None:
         return ()
     if not root.is_dir():
         raise DataError(f"--data must be a directory, got {root}: check the path")
-    return tuple(name for name in PAPER_DATASETS if _is_there(benchmarks.get(name), root))
+    return tuple(name for name in PAPER_DATASETS if _is_there(_benchmark(name), root))
 
 
 def _is_there(benchmark: Benchmark, root: Path) -> bool:
@@ -198,13 +213,15 @@ def _is_there(benchmark: Benchmark, root: Path) -> bool:
 
 def config_problems(config: PaperConfig) -> list[str]:
     """Return what is wrong with the request, one sentence each."""
+    from swad.flatness import check_radii
+
+    # The settings of the runs are checked below, as those of any sweep.
     problems = []
-    for option, value, known in (
-        ("scale", config.scale, get_args(Scale)),
-        ("protocol", config.protocol, get_args(Protocol)),
-    ):
-        if value not in known:
-            problems.append(choice_problem(f"--{option}", value, known))
+    for name in ("scale", "protocol", "live_weights", "images", "grid"):
+        known, value = PAPER_SETTINGS[name], getattr(config, name)
+        if wrong := known.problem(value):
+            option = "--" + name.replace("_", "-")
+            problems.append(choice_problem(option, value, known.choices) if known.choices else f"--{wrong}")
     if config.datasets:
         problems += _run_problems(config)
     elif config.runs is None:
@@ -218,13 +235,14 @@ def config_problems(config: PaperConfig) -> list[str]:
             check_radii(config.radii)
         except ValueError as error:
             problems.append(str(error))
-    if config.live_weights not in ("best", "last"):
-        problems.append(f"--live-weights must be best or last, got {config.live_weights!r}")
     return problems
 
 
 def _run_problems(config: PaperConfig) -> list[str]:
     """Return what is wrong with the settings of all runs, which are those of a sweep, and with the data."""
+    from swad.testbed.experiments.sweep import checks
+    from swad.util.images import DataError
+
     names = ("network", "weights", "steps", "evaluate_every", "device", "workers", "check_counts")
     options = {name: value for name in names if (value := getattr(config, name)) is not None}
     spec = SweepSpec(

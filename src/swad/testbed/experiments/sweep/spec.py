@@ -16,13 +16,12 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from swad.testbed.algorithms import registry as algorithms
-from swad.testbed.algorithms.hyperparameters import Seeding
 from swad.testbed.averages import registry as averages
-from swad.testbed.data import benchmarks
 from swad.testbed.training.config import SETTINGS, ConfigError, unknown_setting
+from swad.testbed.training.setting import add_args, setting, settings_of
 from swad.util.names import did_you_mean, name_problem
 
-Protocol = Literal["paper", "domainbed", "defaults", "grid", "random"]
+Protocol = Literal["defaults", "grid", "random", "paper", "domainbed"]
 PROTOCOLS: tuple[str, ...] = get_args(Protocol)
 
 DATASETS = {
@@ -52,46 +51,48 @@ INSTEAD = {
 
 @dataclass(frozen=True)
 class SweepSpec:
-    """What to compare. A sweep trains one run for each dataset, algorithm, target, trial and point of hyperparameters.
+    """What to compare: one run for each dataset, algorithm, target, trial and point of hyperparameters."""
 
-    Args:
-        algorithms: Names of algorithms (see `swad algorithms`); NAME+sam and NAME+sagm combine one with SAM or SAGM.
-        averages: Weight averages. All come from one trajectory, so that none costs a training of its own.
-        datasets: Names of datasets (see `swad datasets`). Empty: those of the protocol.
-        targets: Domains to hold out, each in turn; "none" trains on all domains. Empty: every domain, or "none" for a
-            dataset without domains.
-        trials: Numbers of the train-validation splits.
-        protocol: How hyperparameters are searched (see `swad.testbed.experiments.sweep.search`).
-        select: How the reported step and hyperparameters are selected. "lodo" adds the runs with two targets that it
-            needs. None: "iid"; the protocol domainbed then adds the runs with two targets too, as DomainBed does.
-        choose_by: The weights whose source-validation accuracy chooses the hyperparameters of the later trials, in the
-            protocol paper: best, last or an average.
-        draws: Random points, in the protocols domainbed (where the first is the defaults) and random.
-        seeding: The version of DomainBed whose draws are repeated: "2020" or "present".
-        grid: Values by hyperparameter, for the protocol grid; in the protocol paper they replace Table 7's.
-        options: Further settings of `RunConfig` by name: steps, network, split, device, ... `hyperparameters` holds
-            values that all runs have in common.
-        data: Directory that contains the datasets. Embedded datasets need none.
-        domains: Domains of datasets without a fixed list of them, by dataset; filled in by `with_domains`.
-        selected: Hyperparameters that were selected before, which take the place of a search: settings of the run by
-            `selected_name`, as `swad.testbed.experiments.selected_settings.read_selected` returns them.
-    """
-
-    algorithms: tuple[str, ...] = ("erm",)
-    averages: tuple[str, ...] = ("swad", "swa", "ema")
-    datasets: tuple[str, ...] = ()
-    targets: tuple[str, ...] = ()
-    trials: tuple[int, ...] = (0, 1, 2)
-    protocol: Protocol = "defaults"
-    select: str | None = None
-    choose_by: str = "best"
-    draws: int = 20
-    seeding: Seeding = "present"
-    grid: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    algorithms: tuple[str, ...] = setting(("erm",), help="Training algorithms, e.g. erm,coral+sam. Default: erm.")
+    averages: tuple[str, ...] = setting(
+        ("swad", "swa", "ema"), help="Weight averages. All come from the same trainings. Default: swad,swa,ema."
+    )
+    datasets: tuple[str, ...] = setting((), help="Datasets. Default: those of the protocol, else digits.")
+    data: Path | None = setting(None, help="Directory that contains the datasets.")
+    targets: tuple[str, ...] = setting(
+        (), help="Domains to hold out; none trains on all domains. Default: each domain in turn."
+    )
+    trials: tuple[int, ...] = setting((0, 1, 2), help="Train-validation splits. Default: 0,1,2.")
+    protocol: Protocol = setting(
+        "defaults",
+        help="Search of hyperparameters: defaults (none), grid, random, paper (grid of 18 on trial 0, the best "
+        "repeated in the other trials) or domainbed (20 random draws in each trial). Default: defaults, or grid if "
+        "there is a --grid.",
+    )
+    grid: Mapping[str, tuple[Any, ...]] = setting(
+        factory=dict, help="Values of hyperparameters, e.g. lr=1e-5,3e-5,dropout=0,0.5."
+    )
+    draws: int = setting(20, help="Random draws of domainbed and random. Default: 20.")
+    seeding: Literal["2020", "present"] = setting(
+        "present", help="The version of DomainBed whose draws are repeated. Default: present."
+    )
+    select: str | None = setting(
+        None,
+        help="Model selection of the table: iid, last, lodo, oracle or oracle_best_step. lodo adds the runs with "
+        "two targets that it needs; domainbed has them without --select too. Default: iid.",
+    )
+    choose_by: str = setting(
+        "best",
+        help="Weights whose source-validation accuracy chooses the hyperparameters in the protocol paper: best, "
+        "last or an average. Default: best.",
+    )
     options: Mapping[str, Any] = field(default_factory=dict)
-    data: Path | None = None
+    """Further settings of `RunConfig` by name, such as steps; `hyperparameters` holds values common to all runs."""
     domains: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Domains of datasets without a fixed list of them, by dataset; filled in by `with_domains`."""
     selected: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Hyperparameters that were selected before, which take the place of a search: settings of the run by
+    `selected_name`, as `swad.testbed.experiments.selected_settings.read_selected` returns them."""
 
     def __post_init__(self) -> None:
         # JSON, TOML and command lines give lists and strings; the code below sees one form.
@@ -123,6 +124,8 @@ class SweepSpec:
 
     def with_domains(self) -> SweepSpec:
         """Return the spec with the domains of datasets whose domains are known from their directory alone."""
+        from swad.testbed.data import benchmarks
+
         unknown = [name for name in self.datasets if not benchmarks.get(name).domains and name not in self.domains]
         if not unknown:
             return self
@@ -132,6 +135,8 @@ class SweepSpec:
 
     def domain_names(self, dataset: str) -> tuple[str, ...]:
         """Return the domains of a dataset; empty if they are not known without its directory."""
+        from swad.testbed.data import benchmarks
+
         return benchmarks.get(dataset).domains or self.domains.get(dataset, ())
 
     # -- files ----------------------------------------------------------------------------------------------------
@@ -247,6 +252,11 @@ def selected_name(dataset: str, algorithm: str, target: str, trial: int) -> str:
     """Return the name of a run's settings in `SweepSpec.selected`."""
     return f"{dataset}/{algorithm}/{target}/{trial}"
 
+
+SPEC_SETTINGS = settings_of(SweepSpec)
+"""The fields that are options of `swad sweep`, by name."""
+
+add_args(SweepSpec, [known.doc for known in SPEC_SETTINGS.values()])
 
 FIELDS = tuple(field.name for field in dataclasses.fields(SweepSpec))
 """The names of a spec."""
