@@ -9,6 +9,7 @@ methods correlate between the targets of a trial, and how often a method differs
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,11 @@ from typing import Any
 import numpy as np
 
 from measurements import header, make_parser, write
-from swad.testbed.results.comparisons import Accuracies, compare
+from swad.testbed.results.compare import compare, is_clear, units_of_methods
 from swad.testbed.results.runs import find_runs
 from swad.testbed.results.selection import collect_results
+
+Accuracies = Mapping[tuple[str, int], float]
 
 TARGETS = ["a", "b", "c", "d"]
 
@@ -31,13 +34,16 @@ def accuracies_of(table: np.ndarray) -> dict[tuple[str, int], float]:
     }
 
 
+def paired(first: Accuracies, second: Accuracies, unit: str) -> Any:
+    """Return the test of the difference between two methods."""
+    (test,) = compare(units_of_methods({"second": second, "first": first}), "second", unit).itertuples()
+    return test
+
+
 def coverage(gains: np.ndarray, truth: float, unit: str) -> bool:
     """Return whether the interval of simulated gains (targets x trials) holds the truth."""
-    comparison = compare(accuracies_of(gains), accuracies_of(0 * gains), TARGETS, unit)
-    assert comparison is not None
-    assert comparison.test.low is not None
-    assert comparison.test.high is not None
-    return comparison.test.low <= truth <= comparison.test.high
+    test = paired(accuracies_of(gains), accuracies_of(0 * gains), unit)
+    return bool(test.low <= truth <= test.high)
 
 
 def simulate(n: int) -> dict[str, float]:
@@ -80,8 +86,7 @@ def differs_from_itself(accuracies: Accuracies, targets: list[str], trials: list
             {(target, number): accuracies[target, trial] for target in targets for number, trial in enumerate(half)}
             for half in (drawn[:3], drawn[3:])
         )
-        comparison = compare(first, second, targets, unit)
-        clear += comparison is not None and comparison.is_clear
+        clear += is_clear(paired(first, second, unit))
     return round(clear / n, 4)
 
 
@@ -93,10 +98,8 @@ def measure_runs(folder: Path, n: int) -> dict[str, Any]:
     baselines = ("ERM (best)", "ERM (last)")
     differences = {}
     for unit in ("runs", "trials"):
-        comparison = compare(accuracies["SWAD"], accuracies[baselines[0]], targets, unit)
-        assert comparison is not None
-        test = comparison.test
-        points = [round(100 * value, 2) for value in (test.difference, test.low or 0.0, test.high or 0.0)]
+        test = paired(accuracies["SWAD"], accuracies[baselines[0]], unit)
+        points = [round(100 * value, 2) for value in (test.difference, test.low, test.high)]
         differences[unit] = {"points, low, high": points, "n": test.n, "p": test.p}
     return {
         "trials": len(trials),

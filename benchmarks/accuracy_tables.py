@@ -8,14 +8,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import pandas as pd
+
 from swad.testbed.experiments.reproduce.accuracy import DIFFERENCE
 from swad.testbed.experiments.reproduce.base import Results, availability_notes
 from swad.testbed.experiments.reproduce.config import PaperConfig
 from swad.testbed.experiments.reproduce.items import ITEMS
 from swad.testbed.experiments.reproduce.trainings import Training
 from swad.testbed.results.column_marks import LOWER
+from swad.testbed.results.compare import compare, units_of_methods
 from swad.testbed.results.comparison_tables import comparisons_table
-from swad.testbed.results.comparisons import BASELINE, compare, correct
+from swad.testbed.results.comparisons import BASELINE, on_dataset
 from swad.testbed.results.domainbed import DOMAINS
 from swad.testbed.results.labels import algorithm_label
 from swad.testbed.results.records import Record
@@ -24,6 +27,7 @@ from swad.testbed.results.run_tables import PaperRows, accuracy_table
 from swad.testbed.results.runs import find_runs
 from swad.testbed.results.selection import DatasetResults, collect_results
 from swad.testbed.results.tables import PAPER, Cell, Row, Table
+from swad.util.paired import adjust_p_values
 from swad.util.statistics import mean
 
 
@@ -154,12 +158,16 @@ def _over_domains(every: Sequence[DatasetResults]) -> tuple[dict[str, dict[tuple
             by_label.setdefault(method.label, {}).update(by_domain)
     targets = [f"{results.dataset}/{target}" for results in every for target in results.targets]
     swad = by_label["SWAD"]
-    compared = [
-        compare(swad, values, targets, "targets", names=("", f"SWAD − {label}", label))
-        for label, values in by_label.items()
-        if label != "SWAD" and values.keys() == swad.keys()
-    ]
-    return by_label, targets, replace(comparisons_table(correct(filter(None, compared))), corner="Difference")
+    tests = pd.concat(
+        [
+            compare(units_of_methods({label: values, "SWAD": swad}), label, "targets")
+            for label, values in by_label.items()
+            if label != "SWAD" and values.keys() == swad.keys()
+        ]
+    )
+    names = "SWAD − " + tests["baseline"]
+    tests = on_dataset(tests.assign(method=names, corrected_p=adjust_p_values(list(tests["p"]))), "")
+    return by_label, targets, replace(comparisons_table(tests), corner="Difference")
 
 
 def combined(source: Path) -> Table:
@@ -205,16 +213,13 @@ def _means(results: DatasetResults) -> dict[str, Cell]:
 
 def _compared(results: DatasetResults, baseline: DatasetResults, pairs: Mapping[str, tuple[str, str]]) -> Table:
     """Subtract methods of the baseline from methods over runs, by the name of the pair; correct for their number."""
-    accuracies, subtracted = (
-        {method.label: each.accuracies(method.label) for method in each.methods} for each in (results, baseline)
-    )
-    compared = []
-    for name, (first, second) in pairs.items():
-        names = (results.dataset, name, second)
-        found = compare(accuracies[first], subtracted[second], results.targets, "runs", len(pairs), names)
-        if found is not None:
-            compared.append(replace(found, missing_targets=results.missing_targets))
-    return replace(comparisons_table(correct(compared)), corner="Difference")
+    family = {
+        name: units_of_methods({"second": baseline.accuracies(second), "first": results.accuracies(first)})
+        for name, (first, second) in pairs.items()
+    }
+    tests = compare(family, "second", "runs")
+    tests = tests.assign(method=tests["quantity"], baseline=[pairs[name][1] for name in tests["quantity"]])
+    return replace(comparisons_table(on_dataset(tests, results.dataset, results.missing_targets)), corner="Difference")
 
 
 def _results(source: Path) -> DatasetResults:

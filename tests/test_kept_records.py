@@ -4,6 +4,7 @@ import importlib
 import json
 from dataclasses import replace
 
+import pandas as pd
 import pytest
 
 from helpers.domainbed_sweep import write_published
@@ -72,7 +73,7 @@ def test_kept_records_give_the_same_tables_without_weights_and_paths(here, runs,
     before, after = find_runs(runs), find_runs(kept)
     assert [run.path.relative_to(kept) for run in after] == [run.path.relative_to(runs) for run in before]
     compared = [compare_methods(collect_results(each)[0]) for each in (before, after)]
-    assert compared[0] == compared[1]
+    pd.testing.assert_frame_equal(*compared)
     rows = after.records[(after.records.metric == "end_step") & (after.records.weights == "swad")]
     assert rows[["run", "step", "value"]].to_numpy().tolist() == [[number, 100, 100] for number in range(6)]
     tables = [report(measured(each, Flatness), Flatness).tables for each in (before, after)]

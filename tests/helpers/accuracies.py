@@ -43,11 +43,6 @@ def noisy(gains: dict[str, float], seed: int = 0, n_trials: int = 3, noise: floa
     return {label: base + gain + rng.normal(0, noise, (4, n_trials)) for label, gain in gains.items()}
 
 
-def accuracies_of(results: DatasetResults) -> dict[str, dict[tuple[str, int], float]]:
-    """The accuracies of all methods on the targets."""
-    return {method.label: results.accuracies(method.label) for method in results.methods}
-
-
 def selected(runs: Sequence[RunData], *arguments: Any, **options: Any) -> list[Any]:
     """The rows that `select` returns, each with its run."""
     return [

@@ -15,9 +15,9 @@ from swad.cli._options import FigureFormats, Select, TargetSplit
 from swad.util.names import counted, require_choice
 
 if TYPE_CHECKING:
+    import pandas as pd
     from rich.console import Console
 
-    from swad.testbed.results.comparisons import Comparison
     from swad.testbed.results.runs import RunList
     from swad.testbed.results.selection import DatasetResults
     from swad.testbed.results.tables import Table
@@ -73,8 +73,9 @@ def report(
     """Print the results of all runs in a directory next to the paper's, and write a page that works offline."""
     from swad.cli._console import make_console, short_warnings
     from swad.testbed.measure.registry import stored_reports
+    from swad.testbed.results.compare import UNIT_CHOICES
     from swad.testbed.results.comparison_tables import comparisons_tables
-    from swad.testbed.results.comparisons import UNIT_CHOICES, not_compared
+    from swad.testbed.results.comparisons import not_compared
     from swad.testbed.results.diagnostics import find_problems
     from swad.testbed.results.figures.critical_difference import critical_difference_figure
     from swad.testbed.results.figures.style import save_figures
@@ -94,9 +95,8 @@ def report(
     compared = _compare(by_dataset, baseline, compare_over, comparisons)
     tables = [accuracy_table(results, paper, allow_missing_targets) for results in by_dataset]  # type: ignore[arg-type]
     # One trial allows no test, which the notes of the accuracies say. --comparisons writes the CSV.
-    is_tested = any(comparison.test.p is not None for comparison in compared)
-    if compared and (is_tested or baseline is not None) and table_format != "csv":
-        tables += comparisons_tables(compared, not_compared(by_dataset, compared, compared[0].baseline))
+    if compared is not None and table_format != "csv" and (baseline is not None or compared["p"].notna().any()):
+        tables += comparisons_tables(compared, not_compared(by_dataset, compared, compared["baseline"].iloc[0]))
     _print_tables(console, tables, table_format)
     if table_format == "csv" and baseline is not None and comparisons is None:
         print("--format csv prints accuracies alone; --comparisons FILE writes the comparisons", file=sys.stderr)
@@ -146,24 +146,24 @@ def report_trained(folder: Path, page: Path | None = None, select: str = "iid") 
 
 def _compare(
     by_dataset: Sequence[DatasetResults], baseline: str | None, unit: str, path: Path | None
-) -> list[Comparison]:
-    """Compare all methods with the baseline, and write the comparisons to a CSV file if asked to."""
+) -> pd.DataFrame | None:
+    """Compare all methods with the baseline, and write the comparisons to a CSV file if asked to; None without any."""
     from swad.testbed.results.comparison_tables import comparisons_csv
     from swad.testbed.results.comparisons import compare_over_datasets, default_baseline
     from swad.util.files import write_text
 
     baseline = baseline or default_baseline(by_dataset)
     if baseline is None:
-        return []
+        return None
     try:
         comparisons = compare_over_datasets(by_dataset, baseline, unit=unit)
     except ImportError as error:  # without the extra, training and the accuracies still work
         print(f"Methods were not compared: {error}", file=sys.stderr, flush=True)
-        return []
+        return None
     if path is not None:
         write_text(path, comparisons_csv(comparisons), follow_link=True)
         print(f"wrote {path} with {len(comparisons)} comparisons", file=sys.stderr, flush=True)
-    return comparisons
+    return comparisons if len(comparisons) else None
 
 
 def _print_tables(console: Console, tables: Sequence[Table], table_format: str) -> None:

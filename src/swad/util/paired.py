@@ -63,21 +63,38 @@ def paired_test(differences: Sequence[float], n_comparisons: int = 1) -> PairedT
         n_comparisons: Number of tests that the p-value will be corrected for. Sign flips are used if their smallest
             p-value survives the correction, else Student's t. The differences themselves do not decide this.
     """
-    values = list(map(float, differences))
-    n, center = len(values), mean(values)
-    if n < 2 or not all(map(math.isfinite, values)):
-        return PairedTest(center, None, None, None, n, None)
-    if uses_sign_flips(n, n_comparisons):
-        import numpy as np
+    return paired_tests([differences], n_comparisons)[0]
 
-        low, high, p = _sign_flips(np.array(values))
-        return PairedTest(center, low, high, p, n, "sign flips")
-    if max(values) - min(values) <= ROUNDING:
-        return PairedTest(center, None, None, None, n, None)
-    # Plain Python: a table of many methods takes thousands of tests of a few numbers each.
-    error = math.sqrt(math.fsum((value - center) ** 2 for value in values) / (n - 1) / n)
+
+def paired_tests(differences: Sequence[Sequence[float]] | Array, n_comparisons: int = 1) -> list[PairedTest]:
+    """Return `paired_test` of every row; all rows have the same number of units."""
+    import numpy as np
+
+    rows = np.asarray(differences, dtype=float)
+    n = rows.shape[1]
+    centers = list(map(mean, rows.tolist()))
+    exact = uses_sign_flips(n, n_comparisons)
+    tested = np.isfinite(rows).all(1) & (n > 1)
+    if not exact:
+        tested[tested] = np.ptp(rows[tested], axis=1) > ROUNDING
+    tests = [PairedTest(center, None, None, None, n, None) for center in centers]
+    places = np.flatnonzero(tested)
+    # In parts of a size that fits into memory.
+    for part in np.array_split(places, math.ceil(len(places) / 64)) if len(places) else ():
+        numbers = _sign_flips(rows[part]) if exact else _student(rows[part])
+        for place, low, high, p in zip(part, *(column.tolist() for column in numbers), strict=True):
+            tests[place] = PairedTest(centers[place], low, high, p, n, "sign flips" if exact else "t")
+    return tests
+
+
+def _student(rows: Array) -> tuple[Array, Array, Array]:
+    """Return the interval and the two-sided p-value of each row by Student's t."""
+    import numpy as np
+
+    n = rows.shape[1]
+    center, error = rows.mean(1), rows.std(1, ddof=1) / math.sqrt(n)
     half = student_quantile(n, (1 - LEVEL) / 2) * error
-    return PairedTest(center, center - half, center + half, student_p(center / error, n), n, "t")
+    return center - half, center + half, np.array([student_p(t, n) for t in center / error])
 
 
 def uses_sign_flips(n: int, n_comparisons: int = 1) -> bool:
@@ -90,24 +107,24 @@ def uses_sign_flips(n: int, n_comparisons: int = 1) -> bool:
     return smallest * max(1, n_comparisons) <= 1 - LEVEL + 1e-12
 
 
-def _sign_flips(values: Array) -> tuple[float, float, float]:
-    """Return the interval and the two-sided p-value.
+def _sign_flips(rows: Array) -> tuple[Array, Array, Array]:
+    """Return the interval and the two-sided p-value of each row.
 
     Flipping the signs of a subset raises the mean if the subset's sum is negative. So the number of subsets whose sum
     is not positive gives the upper tail, and a shift is rejected if few subset means lie below it.
     """
     import numpy as np
 
-    flips, sizes = _subsets(len(values))
-    sums = flips @ values
-    tolerance = ROUNDING * len(values)
-    tail = min(int((sums <= tolerance).sum()), int((sums >= -tolerance).sum()))  # both count the empty subset
-    p = min(1.0, 2 * tail / len(flips))
+    flips, sizes = _subsets(rows.shape[1])
+    sums = flips @ rows.T  # subsets x tests
+    tolerance = ROUNDING * rows.shape[1]
+    tail = np.minimum((sums <= tolerance).sum(0), (sums >= -tolerance).sum(0))  # both count the empty subset
+    p = np.minimum(1.0, 2 * tail / len(flips))
     # Without the empty subset, which has no mean.
     place = math.floor((1 - LEVEL) / 2 * len(flips) + 1e-9) - 1
     ends = [place, len(flips) - 2 - place]
-    low, high = np.partition(sums[1:] / sizes[1:], ends)[ends]
-    low, high = (0.0 if abs(end) <= ROUNDING else float(end) for end in (low, high))
+    low, high = np.partition(sums[1:] / sizes[1:, None], ends, axis=0)[ends]
+    low, high = (np.where(np.abs(end) <= ROUNDING, 0.0, end) for end in (low, high))
     return low, high, p
 
 

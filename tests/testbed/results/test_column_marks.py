@@ -2,15 +2,16 @@
 
 import numpy as np
 
-from helpers.accuracies import accuracies_of, noisy, results_of
-from swad.testbed.results.column_marks import legend, mark_column, significantly_lower
+from helpers.accuracies import noisy, results_of
+from swad.testbed.results.column_marks import legend, mark_column
+from swad.testbed.results.compare import lower_than_best
 from swad.testbed.results.tables import Cell, Row
 
 
 def marks(values: dict[str, np.ndarray], tests: bool = True) -> dict[str, str]:
     """Return by method whether it is bold, and its mark."""
     cells = {label: Cell(100 * float(each.mean())) for label, each in values.items()}
-    marked, error = mark_column(cells, accuracies_of(results_of(values)), tests)
+    marked, error = mark_column(cells, results_of(values).units, tests)
     assert not error
     assert {label: cell.value for label, cell in marked.items()} == {label: cell.value for label, cell in cells.items()}
     return {label: "bold" * cell.best + cell.mark for label, cell in marked.items()}
@@ -36,9 +37,9 @@ def test_equal_means_are_bold_and_nan_has_no_mark() -> None:
 
 
 def test_a_higher_method_of_shared_trials_is_not_marked() -> None:
-    accuracies = accuracies_of(results_of(noisy({"low": 0.0, "high": 0.1}, noise=0.001)))
-    assert significantly_lower(accuracies, "high") == {"low"}
-    assert significantly_lower(accuracies, "low") == frozenset()  # whose mean is higher by a trial of its own
+    units = results_of(noisy({"low": 0.0, "high": 0.1}, noise=0.001)).units
+    assert lower_than_best(units, "high") == {"low"}
+    assert lower_than_best(units, "low") == set()  # whose mean is higher by a trial of its own
 
 
 def test_a_table_without_bold_has_no_legend() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -10,9 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from swad.testbed.results import comparisons
-from swad.testbed.results.compare import arrow, compare, lower_than_best, means, units_of
-from swad.util.paired import adjust_together, paired_test
+from swad.testbed.results.compare import arrow, compare, lower_than_best, means, units_of, units_of_methods
+from swad.util.paired import PairedTest, adjust_p_values, adjust_together, paired_test, uses_sign_flips
 from swad.util.statistics import student_quantile, summarize
 
 
@@ -71,17 +71,48 @@ def test_tests_are_those_of_the_pairs_corrected_together(rows, baseline, unit):
     if rows.empty or baseline not in {None, *rows.method}:
         return
     tests = compare(units_of(rows), baseline, unit)
-    twins = comparisons.compare_accuracies(by_method(rows), baseline, sorted({*rows.target}), unit=unit)
+    pd.testing.assert_frame_equal(tests, compare(units_of_methods(by_method(rows)), baseline, unit))
+    twins = pairs_one_by_one(by_method(rows), baseline, sorted({*rows.target}), unit)
+    corrected = adjust_p_values([twin.p for _, _, _, twin in twins])
     assert len(tests) == len(twins)
-    for found, twin in zip(tests.itertuples(), twins, strict=True):
-        assert (found.method, found.baseline, found.unit) == (twin.method, twin.baseline, twin.unit)
-        assert (found.n, found.n_trials, found.n_comparisons) == (twin.test.n, twin.n_trials, twin.n_comparisons)
-        numbers = (twin.difference, twin.test.low, twin.test.high, twin.test.p, twin.corrected_p)
-        wanted = [math.nan if number is None else number for number in numbers]
-        got = [found.difference, found.low, found.high, found.p, found.corrected_p]
-        assert got == pytest.approx(wanted, nan_ok=True, abs=1e-12)
+    for found, (names, by, n_trials, twin), p in zip(tests.itertuples(), twins, corrected, strict=True):
+        assert (found.method, found.baseline) == names
+        assert (found.unit, found.n, found.n_trials) == (by, twin.n, n_trials)
+        assert found.n_comparisons == max(1, sum(n > 1 for _, _, n, _ in twins))
+        wanted = [math.nan if number is None else number for number in (twin.low, twin.high, twin.p, p)]
+        assert [found.low, found.high, found.p, found.corrected_p] == pytest.approx(wanted, nan_ok=True, abs=1e-12)
+        assert found.difference == pytest.approx(twin.difference, abs=1e-12)
         assert found.value - found.baseline_value == pytest.approx(found.difference)
-        assert arrow(found) == twin.arrow
+        shown = p is not None and p <= 0.05
+        assert arrow(found) == ("" if twin.p is None else ("↑" if twin.difference > 0 else "↓") if shown else "–")
+
+
+def pairs_one_by_one(accuracies, baseline, targets, unit):
+    """Names, unit, trials and test of every pair, from values by target and trial."""
+    others = [(m, baseline) for m in accuracies if m != baseline]
+    names = others if baseline else [(b, a) for a, b in itertools.combinations(accuracies, 2)]
+    shared = {}
+    for pair in names:
+        first, second = (accuracies[method] for method in pair)
+        trials = [
+            n for n in sorted({n for _, n in first}) if all((t, n) in first and (t, n) in second for t in targets)
+        ]
+        if trials:
+            shared[pair] = {(t, n): first[t, n] - second[t, n] for t in targets for n in trials}, trials
+    n_tests = max(1, sum(len(trials) > 1 for _, trials in shared.values()))
+    found = []
+    for pair, (differences, trials) in shared.items():
+        by = unit if unit != "auto" else "trials" if uses_sign_flips(len(trials), n_tests) else "runs"
+        values = {
+            "runs": [*differences.values()],
+            "trials": [np.mean([differences[t, n] for t in targets]) for n in trials],
+            "targets": [np.mean([differences[t, n] for n in trials]) for t in targets],
+        }[by]
+        test = paired_test(values, n_tests)
+        if len(trials) == 1:
+            test = PairedTest(test.difference, None, None, None, test.n, None)
+        found.append((pair, by, len(trials), test))
+    return found
 
 
 def test_a_family_of_several_quantities_is_corrected_as_one():
@@ -105,6 +136,16 @@ def test_a_family_of_several_quantities_is_corrected_as_one():
     raw = sorted(tests.p)
     holm = np.maximum.accumulate([min(1, (3 - k) * p) for k, p in enumerate(raw)])
     assert sorted(tests.corrected_p) == pytest.approx(list(holm))
+
+
+@given(st.lists(tables(), min_size=2, max_size=4), st.sampled_from(["auto", "runs", "trials", "targets"]))
+@settings(deadline=None, max_examples=60)
+def test_a_family_has_the_tests_of_its_quantities_in_their_order(several, unit):
+    family = {n: units_of(rows) for n, rows in enumerate(several) if len(rows)}
+    tests = compare(family, None, unit)
+    alone = [compare(units, None, unit).assign(quantity=n) for n, units in family.items()]
+    names = ["quantity", "method", "baseline", "n_trials"]
+    assert tests[names].to_numpy().tolist() == [row for each in alone for row in each[names].to_numpy().tolist()]
 
 
 def test_likenesses_count_once_together():

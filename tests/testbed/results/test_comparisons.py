@@ -1,7 +1,6 @@
 """Comparisons of methods: which units, which family, which verdict."""
 
 import math
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,14 +8,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from helpers.accuracies import accuracies_of, noisy, results_of
+from helpers.accuracies import noisy, results_of
 from helpers.run_tree import PACS, write_run
-from swad.testbed.results.column_marks import significantly_lower
+from swad.testbed.results.compare import arrow, compare, is_clear, lower_than_best, units_of_methods
 from swad.testbed.results.comparisons import (
     ALL_DOMAINS,
-    Accuracies,
-    arrows,
-    compare,
     compare_in_words,
     compare_methods,
     compare_over_datasets,
@@ -38,114 +34,118 @@ def test_each_unit_averages_over_the_others() -> None:
         ("trials", differences.mean(0)),
         ("targets", differences.mean(1)),
     ):
-        (found,) = compare_methods(results_of(values), unit=unit)  # type: ignore[arg-type]
+        (found,) = compare_methods(results_of(values), unit=unit).itertuples()
         twin = paired_test(units)
-        assert found.test.n == len(units)
-        assert (found.test.low, found.test.high) == pytest.approx((twin.low, twin.high))
-        assert found.test.p == pytest.approx(twin.p)
+        assert found.n == len(units)
+        assert (found.low, found.high) == pytest.approx((twin.low, twin.high))
+        assert found.p == pytest.approx(twin.p)
         assert found.difference == pytest.approx(differences.mean())
-        assert found.accuracy - found.baseline_accuracy == pytest.approx(found.difference)
+        assert found.value - found.baseline_value == pytest.approx(found.difference)
 
 
 def test_a_method_of_one_trial_counts_in_no_correction() -> None:
     values = noisy({"ERM (best)": 0, "SWAD": 0.02, "SWA": 0.01, "SAM": 0.01})
     values["SAM"] = values["SAM"][:, :1]
-    by_method = {comparison.method: comparison for comparison in compare_methods(results_of(values))}
+    by_method = {test.method: test for test in compare_methods(results_of(values)).itertuples()}
     assert {name: found.n_comparisons for name, found in by_method.items()} == {"SWAD": 2, "SWA": 2, "SAM": 2}
-    assert by_method["SAM"].corrected_p is None
+    assert math.isnan(by_method["SAM"].corrected_p)
 
 
 def test_only_trials_that_both_methods_have_on_every_target_are_compared() -> None:
     first = {("a", 0): 0.8, ("b", 0): 0.6, ("a", 1): 0.9, ("b", 1): 0.7}
     second = {("a", 0): 0.7, ("b", 0): 0.5, ("a", 1): 0.7, ("b", 1): 0.5, ("a", 2): 0.1}
-    found = compare(first, second, ["a", "b"], "trials")
-    assert found is not None
-    assert (found.accuracy, found.baseline_accuracy, found.n_trials) == (pytest.approx(0.75), pytest.approx(0.6), 2)
+    units = units_of_methods({"first": first, "second": second, "lacks b": {("a", 0): 0.8}})
+    (found,) = compare(units, "second", "trials").itertuples()
+    assert (found.value, found.baseline_value, found.n_trials) == (pytest.approx(0.75), pytest.approx(0.6), 2)
     # The differences are 0.1 and 0.2: their standard error is 0.05, and t with one degree of freedom is 12.706.
-    assert found.test.high - found.difference == pytest.approx(12.7062 * 0.05, rel=1e-4)
-    assert not found.is_clear
-    assert compare({("a", 0): 0.8}, second, ["a", "b"]) is None
+    assert found.high - found.difference == pytest.approx(12.7062 * 0.05, rel=1e-4)
+    assert not is_clear(found)
     with pytest.raises(ValueError, match="unit must be one of auto, runs, trials, targets"):
-        compare(first, second, ["a"], "runs of a trial")  # type: ignore[arg-type]
+        compare(units, "second", "runs of a trial")
 
 
 def test_by_default_trials_are_the_unit_where_they_are_enough() -> None:
     for n_trials, methods, unit in ((3, 1, "runs"), (5, 1, "runs"), (6, 1, "trials"), (6, 2, "runs"), (7, 2, "trials")):
         values = noisy({"ERM (best)": 0, **{f"m{i}": 0.02 for i in range(methods)}}, n_trials=n_trials)
         found = compare_methods(results_of(values))
-        assert [c.unit for c in found] == [unit] * methods
-        assert found == compare_methods(results_of(values), unit=unit)
+        assert list(found.unit) == [unit] * methods
+        pd.testing.assert_frame_equal(found, compare_methods(results_of(values), unit=unit))
 
 
 def test_one_trial_claims_nothing_however_many_targets() -> None:
     results = results_of(noisy({"ERM (best)": 0, "SWAD": 0.3}, n_trials=1))
-    (found,) = compare_methods(results)
-    assert (found.test.p, found.test.low, found.corrected_p, found.is_clear) == (None, None, None, False)
-    assert arrows(accuracies_of(results)) == {"SWAD": ""}
+    (found,) = compare_methods(results).itertuples()
+    assert all(map(math.isnan, (found.p, found.low, found.corrected_p)))
+    assert not is_clear(found)
+    assert arrow(found) == ""
     assert "One trial: no interval, so this shows no difference" in compare_in_words(results)
-    assert significantly_lower(accuracies_of(results), "SWAD") == frozenset()
+    assert lower_than_best(results.units, "SWAD") == set()
 
 
 def test_arrows_point_where_the_difference_is_clear() -> None:
     results = results_of(noisy({"ERM (best)": 0, "up": 0.03, "same": 0.0, "down": -0.03}))
-    assert arrows(accuracies_of(results)) == {"up": "↑", "same": "–", "down": "↓"}
-    assert arrows(accuracies_of(results), "missing") == {}
-    assert arrows(accuracies_of(results), "up") == {"ERM (best)": "↓", "same": "↓", "down": "↓"}
+    arrows = [
+        {test.method: arrow(test) for test in compare(results.units, baseline).itertuples()}
+        for baseline in ("ERM (best)", "missing", "up")
+    ]
+    assert arrows[0] == {"up": "↑", "same": "–", "down": "↓"}
+    assert arrows[1] == {}
+    assert arrows[2] == {"ERM (best)": "↓", "same": "↓", "down": "↓"}
 
 
 def test_many_comparisons_need_more_evidence() -> None:
     labels = {"ERM (best)": 0.0, "SWAD": 0.006, **{f"m{i}": 0.0 for i in range(20)}}
     values = noisy(labels, seed=1)
-    alone = compare_methods(results_of({name: values[name] for name in ("ERM (best)", "SWAD")}))[0]
-    among = compare_methods(results_of(values))[0]
-    assert alone.is_clear
-    assert alone.corrected_p == alone.test.p
-    assert among.test.p == alone.test.p
-    assert among.corrected_p > among.test.p
+    alone = compare_methods(results_of({name: values[name] for name in ("ERM (best)", "SWAD")})).iloc[0]
+    among = compare_methods(results_of(values)).iloc[0]
+    assert is_clear(alone)
+    assert alone.corrected_p == alone.p
+    assert among.p == alone.p
+    assert among.corrected_p > among.p
     assert among.n_comparisons == 21
 
 
 def test_all_pairs_are_compared_without_a_baseline() -> None:
-    found = compare_methods(results_of(noisy({"a": 0, "b": 0.1, "c": 0.2})), None)
+    found = list(compare_methods(results_of(noisy({"a": 0, "b": 0.1, "c": 0.2})), None).itertuples())
     assert [(c.method, c.baseline) for c in found] == [("b", "a"), ("c", "a"), ("c", "b")]
-    assert all(c.difference > 0 and c.is_clear for c in found)
+    assert all(c.difference > 0 and is_clear(c) for c in found)
 
 
 def test_over_datasets_every_held_out_domain_is_one_unit() -> None:
     many = [results_of(noisy({"ERM (best)": 0, "SWAD": 0.02, "SAM": 0.0}, seed=n), f"d{n}", "abcd") for n in range(3)]
     many.append(results_of({"SAM": np.full((4, 3), 0.5)}, "without the baseline"))
-    found = compare_over_datasets(many)
+    found = list(compare_over_datasets(many).itertuples())
     rows = [(c.dataset, c.method) for c in found]
     assert rows == [(f"d{n}", m) for n in range(3) for m in ("SWAD", "SAM")] + [
         (ALL_DOMAINS, m) for m in ("SWAD", "SAM")
     ]
     swad = found[-2]
-    assert (swad.unit, swad.test.n, swad.n_comparisons) == ("domains", 12, 2)
+    assert (swad.unit, swad.n, swad.n_comparisons) == ("domains", 12, 2)
     twin = []
     for results in many[:3]:
         mine, erm = (results.accuracies(label) for label in ("SWAD", "ERM (best)"))
         twin += [np.mean([mine[target, trial] - erm[target, trial] for trial in range(3)]) for target in "abcd"]
-    assert swad.test.p == paired_test(twin, 2).p
-    assert (swad.test.low, swad.test.high) == pytest.approx((paired_test(twin).low, paired_test(twin).high))
-    assert swad.accuracy == pytest.approx(np.mean([c.accuracy for c in found[:-2] if c.method == "SWAD"]))
-    assert swad.accuracy - swad.baseline_accuracy == pytest.approx(swad.difference)
-    assert swad.arrow == "↑"
-    assert found[-1].arrow == "–"
+    assert swad.p == paired_test(twin, 2).p
+    assert (swad.low, swad.high) == pytest.approx((paired_test(twin).low, paired_test(twin).high))
+    assert swad.value == pytest.approx(np.mean([c.value for c in found[:-2] if c.method == "SWAD"]))
+    assert swad.value - swad.baseline_value == pytest.approx(swad.difference)
+    assert arrow(swad) == "↑"
+    assert arrow(found[-1]) == "–"
     assert len(compare_over_datasets(many[:1])) == 2  # one dataset
 
 
 def test_a_domain_with_fewer_trials_is_one_unit_like_the_others() -> None:
     values = [noisy({"ERM (best)": 0, "SWAD": 0.02}, seed=n) for n in range(2)]
     values[1] = {label: table[:, :1] for label, table in values[1].items()}
-    found = compare_over_datasets([results_of(each, f"d{n}") for n, each in enumerate(values)])[-1]
+    found = compare_over_datasets([results_of(each, f"d{n}") for n, each in enumerate(values)]).iloc[-1]
     twin = np.concatenate([(each["SWAD"] - each["ERM (best)"]).mean(1) for each in values])
-    assert (found.test.n, found.n_trials, found.test.p) == (8, 1, paired_test(twin).p)
+    assert (found.n, found.n_trials, found.p) == (8, 1, paired_test(twin).p)
 
 
 def test_a_method_that_lacks_a_dataset_is_not_compared_over_all() -> None:
     many = [results_of(noisy({"ERM (best)": 0, "SWAD": 0.02}), f"d{n}") for n in range(2)]
     many.append(results_of(noisy({"ERM (best)": 0}), "d2"))
-    assert [c.dataset for c in compare_over_datasets(many)] == ["d0", "d1"]
+    assert list(compare_over_datasets(many).dataset) == ["d0", "d1"]
 
 
 def test_what_cannot_be_compared_is_named() -> None:
@@ -155,7 +155,7 @@ def test_what_cannot_be_compared_is_named() -> None:
     partly = replace(partly, results=pd.concat([partly.results, sam]))  # SAM lacks two targets
     without = results_of({"SAM": values["SAM"]}, "other")
     found = compare_over_datasets([partly, without])
-    assert [c.method for c in found] == ["SWAD"]
+    assert list(found.method) == ["SWAD"]
     assert not_compared([partly, without], found, "ERM (best)") == [
         "Not compared on D: SAM: no trial has results of it and of ERM (best) on every target.",
         "Not compared on other: ERM (best) has no results there.",
@@ -187,20 +187,14 @@ def test_where_nothing_differs_few_tables_claim_a_difference(images: int | None)
         if images:
             values = {label: np.round(each * images) / images for label, each in values.items()}
         results = results_of(values)
-        with_arrow += any(arrow in "↑↓" for arrow in arrows(accuracies_of(results)).values())
-        accuracies = accuracies_of(results)
-        in_mean += bool(lower_than_best(accuracies))
-        on_a = {label: {key: v for key, v in each.items() if key[0] == "a"} for label, each in accuracies.items()}
-        in_target += bool(lower_than_best(on_a))
+        with_arrow += any(map(is_clear, compare_methods(results).itertuples()))
+        on_a = results.units.loc[["a"]]
+        in_mean += bool(lower_than_best(results.units, results.units.mean().idxmax()))
+        in_target += bool(lower_than_best(on_a, on_a.mean().idxmax()))
     limit = 0.05 + 2 * math.sqrt(0.05 * 0.95 / n)
     assert with_arrow / n <= limit
     assert in_mean / n <= limit
     assert in_target / n <= limit
-
-
-def lower_than_best(accuracies: Mapping[str, Accuracies]) -> frozenset[str]:
-    best = max(accuracies, key=lambda label: float(np.mean(list(accuracies[label].values()))))
-    return significantly_lower(accuracies, best)
 
 
 def test_targets_that_differ_are_fixed_for_runs_and_a_sample_for_targets() -> None:
@@ -212,14 +206,14 @@ def test_targets_that_differ_are_fixed_for_runs_and_a_sample_for_targets() -> No
     for _ in range(n):
         noise = rng.normal(0, 0.005, (4, 3))
         zero = np.zeros((4, 3))
-        (found,) = compare_methods(results_of({"ERM (best)": zero, "SWAD": fixed[:, None] + noise}))
-        covered_fixed += found.test.low <= fixed.mean() <= found.test.high
+        (found,) = compare_methods(results_of({"ERM (best)": zero, "SWAD": fixed[:, None] + noise})).itertuples()
+        covered_fixed += found.low <= fixed.mean() <= found.high
         drawn = rng.normal(0.01, 0.02, (4, 1)) + noise
         sampled = results_of({"ERM (best)": zero, "SWAD": drawn})
-        (found,) = compare_methods(sampled, unit="targets")
-        covered_sample += found.test.low <= 0.01 <= found.test.high
-        (found,) = compare_methods(sampled)
-        runs_cover_sample += found.test.low <= 0.01 <= found.test.high
+        (found,) = compare_methods(sampled, unit="targets").itertuples()
+        covered_sample += found.low <= 0.01 <= found.high
+        (found,) = compare_methods(sampled).itertuples()
+        runs_cover_sample += found.low <= 0.01 <= found.high
     assert covered_fixed / n >= 0.95
     assert 0.92 <= covered_sample / n <= 0.98
     assert runs_cover_sample / n < 0.85  # runs say nothing about other targets
@@ -232,8 +226,8 @@ def test_runs_of_a_trial_that_vary_together_need_trials_as_the_unit() -> None:
         gains = rng.normal(0, 0.01, (1, 3)) + rng.normal(0, 0.005, (4, 3))
         results = results_of({"ERM (best)": np.zeros((4, 3)), "SWAD": gains})
         for unit in wrong:
-            (found,) = compare_methods(results, unit=unit)  # type: ignore[arg-type]
-            wrong[unit] += found.is_clear
+            (found,) = compare_methods(results, unit=unit).itertuples()
+            wrong[unit] += is_clear(found)
     assert wrong["trials"] / n <= 0.075
     assert wrong["runs"] / n > 0.2
 

@@ -9,7 +9,8 @@ import pytest
 
 from helpers.python_process import start_python
 from helpers.run_tree import PACS, make_tree, write_run
-from swad.testbed.results.column_marks import TEST, significantly_lower
+from swad.testbed.results.column_marks import TEST
+from swad.testbed.results.compare import lower_than_best
 from swad.testbed.results.records import read_records
 from swad.testbed.results.run_data import RunData
 from swad.testbed.results.run_tables import (
@@ -92,14 +93,12 @@ def test_bold_is_the_highest_mean_and_arrows_mark_what_is_lower(runs: list[RunDa
     (results,) = collect_results(runs)
     table = accuracy_table(results, "none")
     cells = {row.name: row.cells for row in table.rows}
-    accuracies = {method.label: results.accuracies(method.label) for method in results.methods}
-    columns = [{n: {k: v for k, v in a.items() if k[0] == t} for n, a in accuracies.items()} for t in PACS]
-    columns += [accuracies, {method.label: results.accuracies(method.label, "source") for method in results.methods}]
+    columns = [*(results.units.loc[[target]] for target in PACS), results.units, results.source_units]
     for number, column in enumerate(columns):
         means = {name: own[number].value or 0.0 for name, own in cells.items()}
         best = max(means, key=means.__getitem__)
         assert {name for name, own in cells.items() if own[number].best} == {best}
-        assert {name for name, own in cells.items() if own[number].mark == "↓"} == significantly_lower(column, best)
+        assert {name for name, own in cells.items() if own[number].mark == "↓"} == lower_than_best(column, best)
     assert cells["SWAD"][4].best
     assert cells["ERM (last)"][4].mark == "↓"  # 3.4 points below, with a spread of half a point
     assert table.notes[1] == f"Bold: the highest mean in the column; ↓: significantly below it ({TEST})."

@@ -11,7 +11,7 @@ Names are loaded on first use. The modules, in the order in which data flows thr
 
     records, frames, run_data, runs, domainbed, failures                      read runs from their directories
     selection, selection_file, unselected_weights                             choose the run of each target and trial
-    comparisons, method_ranks, published                                      compare methods, also with the paper's
+    compare, comparisons, method_ranks, published                             means and tests, also of accuracies; ranks
     tables, labels, column_marks, run_tables, comparison_tables, diagnostics  tables, the names in them, and warnings
     training_curves, flatness_*, surfaces, corruption_*, imagenet_parts,      measurements of runs: read, averaged and
     windows, window_tables, tuning, rank_correlation                          as tables

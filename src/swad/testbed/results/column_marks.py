@@ -9,36 +9,38 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from swad.testbed.results.comparisons import Accuracies, compare_accuracies
+from swad.testbed.results.compare import lower_than_best
 from swad.testbed.results.tables import OURS, Cell, Row
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 LOWER = "↓"
 
 TEST = "paired test over trials or runs, 5 % level, Holm correction over all pairs of methods"
 
 
-def mark_column(
-    cells: Mapping[str, Cell], accuracies: Mapping[str, Accuracies], tests: bool = True
-) -> tuple[dict[str, Cell], str]:
+def mark_column(cells: Mapping[str, Cell], units: pd.DataFrame, tests: bool = True) -> tuple[dict[str, Cell], str]:
     """Return the cells of a column with their marks, and why differences were not tested; empty if they were.
 
     What prints like the highest mean is bold, too, unless it is shown to be lower.
 
     Args:
         cells: The means in percent, by method.
-        accuracies: The accuracies behind each mean, of the methods whose means are comparable. Other cells get no mark.
+        units: The accuracies behind each mean, of the methods whose means are comparable. Other cells get no mark.
         tests: Whether to mark means that are significantly below the highest.
     """
     numbers = {
-        label: value for label in accuracies if (value := cells[label].value) is not None and math.isfinite(value)
+        label: value for label in units.columns if (value := cells[label].value) is not None and math.isfinite(value)
     }
     if len(numbers) < 2:
         return dict(cells), ""
-    best, lower, error = max(numbers, key=lambda label: numbers[label]), frozenset[str](), ""
+    best, lower, error = max(numbers, key=lambda label: numbers[label]), set[str](), ""
     if tests:
         try:
-            lower = significantly_lower({label: accuracies[label] for label in numbers}, best)
+            lower = lower_than_best(units[list(numbers)], best)
         except ImportError as missing:  # without the extra, the table still works
             error = str(missing)
     marked = dict(cells)
@@ -49,22 +51,6 @@ def mark_column(
         else:
             marked[label] = replace(cell, best=cell.number == cells[best].number)
     return marked, error
-
-
-def significantly_lower(accuracies: Mapping[str, Accuracies], best: str) -> frozenset[str]:
-    """Return the methods that are significantly below the best one.
-
-    Which one is the best depends on chance, too, so the tests of all pairs are corrected for the number of pairs: if no
-    method differs from another, one is returned with a probability of at most 5 %.
-
-    Args:
-        accuracies: Finite accuracies by method, target and trial.
-        best: The method with the highest mean.
-    """
-    clear = [c for c in compare_accuracies(accuracies, None) if c.is_clear]
-    above = {c.baseline for c in clear if c.method == best and c.difference > 0}
-    below = {c.method for c in clear if c.baseline == best and c.difference < 0}
-    return frozenset(above | below)
 
 
 def legend(rows: Iterable[Row], error: str = "", tests: bool = True) -> str:

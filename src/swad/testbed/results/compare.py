@@ -26,11 +26,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from itertools import combinations
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from swad.util.names import require_choice
-from swad.util.paired import ALPHA, PairedTest, adjust_p_values, adjust_together, paired_test, uses_sign_flips
+from swad.util.paired import (
+    ALPHA,
+    PairedTest,
+    adjust_p_values,
+    adjust_together,
+    paired_test,
+    paired_tests,
+    uses_sign_flips,
+)
 from swad.util.statistics import mean, student_quantile
 
 if TYPE_CHECKING:
@@ -72,6 +81,18 @@ def units_of(rows: pd.DataFrame, value: str = "value", targets: Sequence[str] = 
     return units.reindex(index).reindex(columns=list(dict.fromkeys(rows["method"])))
 
 
+def units_of_methods(
+    values: Mapping[str, Mapping[tuple[str, int], float]], targets: Sequence[str] = ()
+) -> pd.DataFrame:
+    """Return the units of methods whose values are given by target and trial."""
+    import pandas as pd
+
+    rows = [(method, *unit, value) for method, by_unit in values.items() for unit, value in by_unit.items()]
+    return units_of(pd.DataFrame(rows, columns=["method", "target", "trial", "value"]), targets=targets).reindex(
+        columns=[*values]
+    )
+
+
 def _cube(units: pd.DataFrame) -> np.ndarray[Any, Any]:
     """Return the values as targets x trials x methods."""
     n_targets = len(units.index.unique("target"))
@@ -106,7 +127,8 @@ def means(units: pd.DataFrame) -> pd.DataFrame:
         if n > 1:
             variance = mean((value - center) ** 2 for value in by_trial)
             error = math.sqrt(variance / n)
-            spread = student_quantile(n) * math.sqrt(variance / (n - 1))
+            with suppress(ImportError):  # without scipy, tables still have means and errors
+                spread = student_quantile(n) * math.sqrt(variance / (n - 1))
         rows.append((center, error, center - spread, center + spread, n))
     return pd.DataFrame(rows, index=units.columns, columns=["mean", "error", "low", "high", "n"])
 
@@ -131,43 +153,113 @@ def compare(
     Returns:
         The tests, with the columns `TESTS`. Methods that share no complete trial are left out.
     """
+    require_choice("unit", unit, UNIT_CHOICES)
+    groups: list[_Pairs] = []
+    quantities = family if isinstance(family, Mapping) else {"": family}
+    for number, (quantity, units) in enumerate(quantities.items()):
+        methods = list(units.columns)
+        names = [(second, first) for first, second in combinations(methods, 2)]
+        if baseline is not None:
+            names = [(method, baseline) for method in methods if method != baseline and baseline in methods]
+        groups += _pairs(quantity, units, names, number)
+    n_tests = max(1, sum(len(group.names) for group in groups if group.n_trials > 1))
+    rows: dict[tuple[int, int], dict[str, Any]] = {}
+    by_unit: dict[tuple[int, int], Any] = {}
+    for group in groups:
+        flips = uses_sign_flips(group.n_trials, 1 if together else n_tests)
+        by = unit if unit != "auto" else "trials" if flips else "runs"
+        differences = group.values - group.others  # pairs x targets x trials
+        if by == "runs":
+            differences = differences.reshape(len(differences), -1)
+        else:
+            differences = differences.mean(1 if by == "trials" else 2)
+        tests = paired_tests(differences, 1 if together else n_tests)
+        if group.n_trials == 1:  # also where there are several targets: they show no spread between trainings
+            tests = [PairedTest(test.difference, None, None, None, test.n, None) for test in tests]
+        of_means = (values.mean((1, 2)).tolist() for values in (group.values, group.others))
+        known = {"quantity": group.quantity, "unit": by, "n_trials": group.n_trials, "n_comparisons": n_tests}
+        columns = (group.places, group.names, differences, *of_means, tests)
+        for place, (method, other), by_unit[place], value, other_value, test in zip(*columns, strict=True):
+            of_pair = {"method": method, "baseline": other, "value": value, "baseline_value": other_value}
+            rows[place] = known | of_pair | vars(test)
+    ordered = [rows[place] for place in sorted(rows)]
+    if not together:
+        return _corrected(ordered)
+    if ordered and all(row["test"] == "sign flips" and row["n"] == ordered[0]["n"] for row in ordered):
+        return _corrected(ordered, adjust_together([by_unit[place] for place in sorted(rows)]))
+    return compare(family, baseline, unit)
+
+
+class _Pairs(NamedTuple):
+    """Pairs of methods that share the same trials, and their values on these: pairs x targets x trials."""
+
+    quantity: Any
+    names: list[tuple[str, str]]
+    places: list[tuple[int, int]]
+    values: Any
+    others: Any
+    n_trials: int
+
+
+def _pairs(quantity: Any, units: pd.DataFrame, names: Sequence[tuple[str, str]], place: int = 0) -> list[_Pairs]:
+    """Group pairs of methods by the trials in which both have every target; pairs without such a trial are left out."""
     import numpy as np
+
+    if not names:
+        return []
+    cube = _cube(units).transpose(2, 0, 1)
+    complete = ~np.isnan(cube).any(1)  # methods x trials
+    methods, others = (units.columns.get_indexer(list(column)) for column in zip(*names, strict=True))
+    shared, group_of = np.unique(complete[methods] & complete[others], axis=0, return_inverse=True)
+    groups = []
+    for number, trials in enumerate(shared):
+        members = np.flatnonzero(group_of == number)
+        if trials.any():
+            values, other_values = (cube[column[members]][:, :, trials] for column in (methods, others))
+            places = [(place, int(member)) for member in members]
+            of_group = [names[int(member)] for member in members]
+            groups.append(_Pairs(quantity, of_group, places, values, other_values, int(trials.sum())))
+    return groups
+
+
+def compare_domains(several: Sequence[pd.DataFrame], baseline: str) -> pd.DataFrame:
+    """Compare methods with a baseline over the targets of several datasets, each of which is one unit.
+
+    A unit is the mean over the trials that both methods have on every target of its dataset. Methods that lack a
+    dataset are left out. The tests are a family of their own.
+    """
+    import numpy as np
+
+    names = [(method, baseline) for method in several[0].columns if method != baseline]
+    by_pair: dict[tuple[str, str], list[tuple[Any, Any, int]]] = {name: [] for name in names}
+    for units in several:
+        for group in _pairs("", units, [name for name in names if name[0] in units.columns]):
+            for name, values, others in zip(group.names, group.values, group.others, strict=True):
+                by_pair[name].append((values.mean(1), others.mean(1), group.n_trials))
+    complete = {name: parts for name, parts in by_pair.items() if len(parts) == len(several)}
+    rows = []
+    for (method, _), parts in complete.items():
+        values, others = (np.concatenate([part[column] for part in parts]) for column in (0, 1))
+        row: dict[str, Any] = {"quantity": "", "method": method, "baseline": baseline, "unit": "domains"}
+        row |= {"value": mean(values), "baseline_value": mean(others)}
+        row |= {"n_trials": min(n for *_, n in parts), "n_comparisons": len(complete)}
+        rows.append(row | vars(paired_test(values - others, len(complete))))
+    return _corrected(rows)
+
+
+def _corrected(rows: Sequence[Mapping[str, Any]], corrected: Sequence[float | None] = ()) -> pd.DataFrame:
+    """Return tests as a frame, with p-values corrected by Holm unless they are given."""
     import pandas as pd
 
-    require_choice("unit", unit, UNIT_CHOICES)
-    pairs = []  # quantity, method, baseline and their values, both targets x trials
-    for quantity, units in family.items() if isinstance(family, Mapping) else [("", family)]:
-        cube, place = _cube(units), {method: number for number, method in enumerate(units.columns)}
-        complete = ~np.isnan(cube).any(0)  # trials x methods
-        names = [(second, first) for first, second in combinations(place, 2)]
-        if baseline is not None:
-            names = [(method, baseline) for method in place if method != baseline and baseline in place]
-        for first, second in names:
-            trials = complete[:, place[first]] & complete[:, place[second]]
-            if trials.any():
-                both = cube[:, trials, place[first]], cube[:, trials, place[second]]
-                pairs.append(({"quantity": quantity, "method": first, "baseline": second}, *both))
-    n_tests = max(1, sum(values.shape[1] > 1 for _, values, _ in pairs))
-    rows, differences = [], []
-    for row, values, others in pairs:
-        n_trials = values.shape[1]
-        by = unit if unit != "auto" else "trials" if uses_sign_flips(n_trials, 1 if together else n_tests) else "runs"
-        by_unit = values - others
-        by_unit = by_unit.ravel() if by == "runs" else by_unit.mean(0 if by == "trials" else 1)
-        differences.append(by_unit)
-        test = paired_test(by_unit.tolist(), 1 if together else n_tests)
-        if n_trials == 1:  # also where there are several targets: they show no spread between trainings
-            test = PairedTest(test.difference, None, None, None, test.n, None)
-        of_means = {"value": mean(values.ravel()), "baseline_value": mean(others.ravel())}
-        rows.append(row | of_means | vars(test) | {"unit": by, "n_trials": n_trials, "n_comparisons": n_tests})
-    if together and rows and all(row["test"] == "sign flips" and row["n"] == rows[0]["n"] for row in rows):
-        corrected: Sequence[float | None] = adjust_together(differences)
-    elif together:
-        return compare(family, baseline, unit)
-    else:
-        corrected = adjust_p_values([row["p"] for row in rows])
-    tests = [row | {"corrected_p": p} for row, p in zip(rows, corrected, strict=True)]
+    corrected = corrected or adjust_p_values([row["p"] for row in rows])
+    tests = [{**row, "corrected_p": p} for row, p in zip(rows, corrected, strict=True)]
     return pd.DataFrame(tests, columns=list(TESTS)).astype(dict.fromkeys(("low", "high", "p", "corrected_p"), float))
+
+
+def complete_trials(units: pd.DataFrame) -> pd.DataFrame:
+    """Return the units of the trials in which every method has every target."""
+    trials = units.index.get_level_values("trial")
+    return units[~trials.isin(trials[units.isna().any(axis=1)])]
 
 
 def is_clear(test: Any) -> bool:
@@ -192,9 +284,10 @@ def lower_than_best(units: pd.DataFrame, best: str) -> set[str]:
     Which one is the best depends on chance, too, so the tests of all pairs are corrected for the number of pairs: if no
     method differs from another, one is returned with a probability of at most 5 %.
     """
-    clear = [test for test in compare(units, None).itertuples() if is_clear(test)]
-    above = {str(test.baseline) for test in clear if test.method == best and test.difference > 0}
-    return above | {str(test.method) for test in clear if test.baseline == best and test.difference < 0}
+    tests = compare(units, None)
+    tests = tests[tests["corrected_p"] <= ALPHA]
+    above = tests["baseline"][(tests["method"] == best) & (tests["difference"] > 0)]
+    return {*above, *tests["method"][(tests["baseline"] == best) & (tests["difference"] < 0)]}
 
 
 def p_text(p: float | None) -> str:

@@ -2,121 +2,137 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
-from swad.testbed.results.comparisons import UNITS, Comparison, p_text
-from swad.testbed.results.tables import Cell, Row, Table, csv_text, percent
-from swad.util.grouping import group_by
+from swad.testbed.results.compare import UNITS, VERDICTS, arrow, p_text
+from swad.testbed.results.comparisons import TESTS, Comparison
+from swad.testbed.results.tables import Cell, Row, Table
 from swad.util.names import counted
-from swad.util.paired import PairedTest
 
-VERDICTS = {"↑": "better", "↓": "worse", "–": "not shown", "": "no test"}
+if TYPE_CHECKING:
+    import pandas as pd
 
-FIELDS: Mapping[str, Callable[[Comparison], object]] = {
-    "dataset": lambda comparison: comparison.dataset,
-    "method": lambda comparison: comparison.method,
-    "baseline": lambda comparison: comparison.baseline,
-    "accuracy": lambda comparison: 100 * comparison.accuracy,
-    "baseline_accuracy": lambda comparison: 100 * comparison.baseline_accuracy,
-    "difference": lambda comparison: 100 * comparison.difference,
-    "low": lambda comparison: percent(comparison.test.low),
-    "high": lambda comparison: percent(comparison.test.high),
-    "p": lambda comparison: comparison.test.p,
-    "corrected_p": lambda comparison: comparison.corrected_p,
-    "n_comparisons": lambda comparison: comparison.n_comparisons,
-    "n": lambda comparison: comparison.test.n,
-    "unit": lambda comparison: comparison.unit,
-    "n_trials": lambda comparison: comparison.n_trials,
-    "test": lambda comparison: comparison.test.test or "none",
-    "verdict": lambda comparison: VERDICTS[comparison.arrow],
-}
+FIELDS = (
+    *("dataset", "method", "baseline", "accuracy", "baseline_accuracy", "difference", "low", "high", "p"),
+    *("corrected_p", "n_comparisons", "n", "unit", "n_trials", "test", "verdict"),
+)
 """Columns of the CSV file. Accuracies, differences and intervals are in percent and points."""
 
 
-def comparisons_table(comparisons: Sequence[Comparison], further_notes: Sequence[str] = ()) -> Table:
-    """Build the table of comparisons with one baseline: difference, interval, p-values and number of units."""
-    several_datasets = len({comparison.dataset for comparison in comparisons}) > 1
-    rows = []
-    for comparison in comparisons:
-        test = comparison.test
-        cells = [
-            Cell(100 * comparison.difference, decimals=2, signed=True, mark=f" {comparison.arrow}".rstrip()),
-            interval_cell(test),
-            *(Cell(p, text=p_text(p)) if p is not None else Cell() for p in (test.p, comparison.corrected_p)),
-            Cell(text=f"{counted(test.n, comparison.unit.removesuffix('s'))}{', t' if test.test == 't' else ''}"),
-        ]
-        if several_datasets:
-            cells.insert(0, Cell(text=comparison.dataset))
-        rows.append(Row(comparison.method, tuple(cells)))
-    columns = ("Points", "95 % interval", "p", "Corrected p", "n")
-    baselines = " and ".join(dict.fromkeys(comparison.baseline for comparison in comparisons))
+def comparison_cells(test: Any, scale: float = 100, decimals: int = 2) -> tuple[Cell, ...]:
+    """Show a row of tests: difference with its arrow, interval, p-values and number of units.
+
+    Args:
+        test: The row.
+        scale: What numbers are multiplied with.
+        decimals: Decimals of differences.
+    """
+    return (
+        Cell(scale * test.difference, decimals=decimals, signed=True, mark=f" {arrow(test)}".rstrip()),
+        interval_cell(test, scale, decimals),
+        *(Cell() if math.isnan(p) else Cell(p, text=p_text(p)) for p in (test.p, test.corrected_p)),
+        Cell(text=f"{counted(test.n, test.unit.removesuffix('s'))}{', t' if test.test == 't' else ''}"),
+    )
+
+
+COLUMNS = ("95 % interval", "p", "Corrected p", "n")
+"""Headings of `comparison_cells` after the difference."""
+
+
+def comparisons_table(tests: pd.DataFrame, further_notes: Sequence[str] = ()) -> Table:
+    """Build the table of comparisons with one baseline: difference, interval, p-values and number of units.
+
+    Args:
+        tests: The comparisons, with the columns `swad.testbed.results.comparisons.TESTS`.
+        further_notes: Notes to put below the others.
+    """
+    several_datasets = tests["dataset"].nunique() > 1
+    rows = [
+        Row(test.method, (*[Cell(text=test.dataset)] * several_datasets, *comparison_cells(test)))
+        for test in tests.itertuples()
+    ]
+    columns = ("Points", *COLUMNS)
+    baselines = " and ".join(tests["baseline"].unique())
     return Table(
         f"Comparisons with {baselines}",
         ("Dataset", *columns) if several_datasets else columns,
         tuple(rows),
-        (*_notes(comparisons), *further_notes),
+        (*_notes(tests), *further_notes),
     )
 
 
-def comparisons_tables(comparisons: Sequence[Comparison], further_notes: Sequence[str] = ()) -> list[Table]:
+def comparisons_tables(tests: pd.DataFrame, further_notes: Sequence[str] = ()) -> list[Table]:
     """Build one table for each dataset, as a terminal has little width; the last one has the notes of all."""
-    by_dataset = group_by(comparisons, lambda comparison: comparison.dataset)
-    if len(by_dataset) == 1:
-        return [comparisons_table(comparisons, further_notes)]
+    datasets = list(tests["dataset"].unique())
+    if len(datasets) == 1:
+        return [comparisons_table(tests, further_notes)]
     tables: list[Table] = []
-    for dataset, members in by_dataset.items():
-        table = comparisons_table(members)
-        is_last = len(tables) == len(by_dataset) - 1
-        notes = (*_notes(comparisons), *further_notes) if is_last else ()
+    for dataset in datasets:
+        table = comparisons_table(tests[tests["dataset"] == dataset])
+        notes = (*_notes(tests), *further_notes) if dataset == datasets[-1] else ()
         tables.append(replace(table, title=f"{table.title}: {dataset}", notes=notes))
     return tables
 
 
-def interval_cell(test: PairedTest) -> Cell:
-    """Show the interval of a difference in points.
+def interval_cell(test: Any, scale: float = 100, decimals: int = 2) -> Cell:
+    """Show the interval of a difference, in points.
 
+    >>> from swad.util.paired import PairedTest
     >>> interval_cell(PairedTest(0.004, -0.004, 0.0123, 0.3, 6, "sign flips")).text
     '-0.40 to +1.23'
     """
-    if test.low is None or test.high is None:
+    if test.low is None or math.isnan(test.low):
         return Cell()
-    return Cell(text=f"{100 * test.low:+z.2f} to {100 * test.high:+z.2f}")
+    return Cell(text=f"{scale * test.low:+z.{decimals}f} to {scale * test.high:+z.{decimals}f}")
 
 
-def _notes(comparisons: Sequence[Comparison]) -> list[str]:
+def _notes(tests: pd.DataFrame) -> list[str]:
     """Say what the numbers mean, and which comparisons claim nothing."""
-    if not comparisons:
+    if tests.empty:
         return []
-    tested = [comparison for comparison in comparisons if comparison.test.p is not None]
-    units = list(dict.fromkeys(comparison.unit for comparison in tested or comparisons))
+    tested = tests[tests["p"].notna()]
+    units = (tested if len(tested) else tests)["unit"].unique()
     notes = [
         "Differences in points of accuracy, paired by target and trial. "
         + " ".join(f"Over {unit}: a difference would hold for {UNITS[unit]}." for unit in units)
     ]
-    if tested:
+    if len(tested):
         notes.append(
             "p is exact (sign flips), or Student’s t where there are too few units (t). Corrected p: Holm, for all "
             "methods of a dataset. ↑ and ↓: corrected p of at most 0.05; –: no difference shown. Intervals are not "
             "corrected."
         )
-    missing = {c.dataset: c.missing_targets for c in comparisons if c.missing_targets}
+    missing = {test.dataset: test.missing_targets for test in tests.itertuples() if test.missing_targets}
     notes += [
         f"On {dataset}, the comparisons lack "
         + (f"the target {names[0]}, which has" if len(names) == 1 else f"the targets {', '.join(names)}, which have")
         + " no results."
         for dataset, names in missing.items()
     ]
-    if any(comparison.n_trials == 1 and comparison.unit != "domains" for comparison in comparisons):
+    if ((tests["n_trials"] == 1) & (tests["unit"] != "domains")).any():
         notes.append(
             "One trial shows no spread between trainings: no interval, no test, and no difference is claimed. "
             "Train more trials."
         )
-    if any(comparison.test.p is None and comparison.n_trials > 1 for comparison in comparisons):
+    if (tests["p"].isna() & (tests["n_trials"] > 1)).any():
         notes.append("No test where all paired differences are the same: they show no spread.")
     return notes
 
 
-def comparisons_csv(comparisons: Sequence[Comparison]) -> str:
+def comparisons_csv(tests: pd.DataFrame | Sequence[Comparison]) -> str:
     """Return comparisons as comma-separated values in full precision, one line for each."""
-    return csv_text([FIELDS, *([value(comparison) for value in FIELDS.values()] for comparison in comparisons)])
+    import pandas as pd
+
+    if not isinstance(tests, pd.DataFrame):
+        tests = pd.DataFrame([comparison.row for comparison in tests], columns=list(TESTS))
+    in_points = {name: 100 * tests[name].astype(float) for name in ("difference", "low", "high")}
+    in_points |= {"accuracy": 100 * tests["value"], "baseline_accuracy": 100 * tests["baseline_value"]}
+    words = {
+        "test": tests["test"].where(tests["p"].notna(), "none"),
+        "verdict": [VERDICTS[arrow(test)] for test in tests.itertuples()],
+    }
+    text: str = tests.assign(**in_points, **words)[list(FIELDS)].to_csv(index=False)
+    return text

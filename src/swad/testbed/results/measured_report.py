@@ -14,10 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from swad.testbed.results.compare import TESTS, arrow, compare, means, p_text, units_of
+from swad.testbed.results.compare import TESTS, compare, means, units_of
+from swad.testbed.results.comparison_tables import COLUMNS, comparison_cells
 from swad.testbed.results.figures.style import FORMATS, save_figures
 from swad.testbed.results.measured import Quantity, Reading
-from swad.testbed.results.tables import Cell, Row, Table
+from swad.testbed.results.tables import Cell, Row, Table, mean_cell
 from swad.util.files import write_text
 from swad.util.grouping import group_by
 from swad.util.jsonl import json_values
@@ -226,19 +227,16 @@ def mean_table(
         what: How numbers are shown.
         notes: Notes below it.
     """
+
+    def shown(summary: pd.Series) -> Cell:
+        return mean_cell(summary, what.scale, decimals_of(what.scale * summary["mean"], what))
+
     summaries = {heading: means(units) for heading, units in columns.items()}
     rows = [
-        Row(method, tuple(_mean_cell(summary.loc[method], what) for summary in summaries.values()))
+        Row(method, tuple(shown(summary.loc[method]) for summary in summaries.values()))
         for method in next(iter(columns.values())).columns
     ]
     return Table(title, tuple(columns), tuple(rows), notes)
-
-
-def _mean_cell(summary: pd.Series, what: type[Reading]) -> Cell:
-    if math.isnan(summary["mean"]):
-        return Cell()
-    value, error = what.scale * summary["mean"], what.scale * summary["error"]
-    return Cell(value, None if math.isnan(error) else error, decimals=decimals_of(value, what))
 
 
 def decimals_of(value: float, what: type[Reading]) -> int:
@@ -258,19 +256,12 @@ def comparison_table(title: str, tests: pd.DataFrame, what: type[Reading]) -> Ta
     """
     rows = []
     for test in tests.itertuples():
-        difference, low, high = (what.scale * each for each in (test.difference, test.low, test.high))
-        decimals = max(2, decimals_of(difference, what))
-        has_test = not math.isnan(test.p)
-        cells = (
-            Cell(difference, decimals=decimals, signed=True, mark=f" {arrow(test)}".rstrip()),
-            Cell(text=f"{low:+z.{decimals}f} to {high:+z.{decimals}f}") if has_test else Cell(),
-            *(Cell(p, text=p_text(p)) if has_test else Cell() for p in (test.p, test.corrected_p)),
-            Cell(text=f"{counted(test.n_trials, 'trial')}{', t' if test.test == 't' else ''}"),
-        )
+        decimals = max(2, decimals_of(what.scale * test.difference, what))
+        cells = comparison_cells(test, what.scale, decimals)
         rows.append(Row(f"{test.method}, {what.heading.format(test.quantity)}", cells))
     heading = "Points" if what.scale == 100 else "Difference"
     notes = (NOTE, *[ONE_TRIAL] * bool((tests["n_trials"] == 1).any()))
-    return Table(title, (heading, "95 % interval", "p", "Corrected p", "n"), tuple(rows), notes, corner="Difference")
+    return Table(title, (heading, *COLUMNS), tuple(rows), notes, corner="Difference")
 
 
 def _averaged_over(units: pd.DataFrame) -> str:

@@ -2,7 +2,7 @@
 
 On every dataset the most accurate method has rank 1. Friedman's test asks whether the average ranks differ at all, and
 Nemenyi's test which of them differ: those that are further apart than the critical difference (Demšar 2006). Ranks say
-nothing about the size of a difference; see `swad.testbed.results.comparisons` for that.
+nothing about the size of a difference; see `swad.testbed.results.compare` for that.
 
 >>> scores = {"ERM": [0.80, 0.70, 0.60, 0.50], "SWA": [0.82, 0.71, 0.63, 0.55], "SWAD": [0.85, 0.74, 0.66, 0.56]}
 >>> ranked = rank_scores(scores, "datasets")
@@ -18,7 +18,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from swad.testbed.results.comparisons import Accuracies, complete_trials, p_text
+from swad.testbed.results.compare import complete_trials, p_text
 from swad.testbed.results.selection import DatasetResults, same_kind
 from swad.util.paired import ALPHA, LEVEL
 from swad.util.statistics import mean
@@ -101,21 +101,12 @@ def rank_results(results: Sequence[DatasetResults]) -> MethodRanks | None:
     labels = [m.label for m in results[0].methods if all(each.has(m.label) for each in results)] if results else []
     if len(labels) < 3 or not same_kind(results):
         return None
-    by_dataset = [_complete(each, labels) for each in results]
-    if not all(by_dataset):
+    by_dataset = [complete_trials(each.units[labels]) for each in results]
+    if any(units.empty for units in by_dataset):
         return None
     if len(results) > 1:
-        scores = {label: [mean(each[label].values()) for each in by_dataset] for label in labels}
-        return rank_scores(scores, "datasets")
-    (accuracies,) = by_dataset
-    if len({trial for _, trial in accuracies[labels[0]]}) < 2:
+        return rank_scores({label: [mean(units[label]) for units in by_dataset] for label in labels}, "datasets")
+    (units,) = by_dataset
+    if len(units.index.unique("trial")) < 2:
         return None
-    return rank_scores({label: list(accuracies[label].values()) for label in labels}, "runs")
-
-
-def _complete(results: DatasetResults, labels: Sequence[str]) -> dict[str, Accuracies]:
-    """Return the accuracies of the trials that all methods have on every target, in one order; empty if none."""
-    accuracies = {m.label: results.accuracies(m.label) for m in results.methods if m.label in labels}
-    trials = complete_trials(results.targets, *accuracies.values())
-    keys = [(target, trial) for target in results.targets for trial in trials]
-    return {label: {key: each[key] for key in keys} for label, each in accuracies.items()} if keys else {}
+    return rank_scores({label: list(units[label]) for label in labels}, "runs")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from swad.testbed.results import published
 from swad.testbed.results.column_marks import legend, mark_column
-from swad.testbed.results.comparisons import Accuracies
+from swad.testbed.results.compare import means
 from swad.testbed.results.labels import (
     algorithm_label,
     base_algorithm,
@@ -19,13 +19,18 @@ from swad.testbed.results.labels import (
 from swad.testbed.results.run_data import RunData
 from swad.testbed.results.runs import RunList
 from swad.testbed.results.selection import ORACLES, DatasetResults, collect_results, once, weights_steps
-from swad.testbed.results.tables import PAPER, Cell, Row, Table, percent_cell
+from swad.testbed.results.tables import PAPER, Cell, Row, Table, mean_cell
 from swad.testbed.results.training_curves import final_values, valleys
 from swad.util.grouping import group_by
-from swad.util.statistics import mean
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 PaperRows = Literal["few", "all", "none"]
 """The paper's rows to show: ERM, SWAD and those with the name of one of ours; all; none."""
+
+Unit = tuple[str, int]
+"""Target and trial."""
 
 SELECTIONS = {
     "iid": "source validation accuracy (iid)",
@@ -152,7 +157,7 @@ def _missing_notes(results: DatasetResults, allow_missing_targets: bool) -> list
     for method in results.methods:
         for row in lacks.get(method.label, ()):
             incomplete.setdefault((row.target, row.trial, row.reason), []).append(method.label)
-        present = results.accuracies(method.label)
+        present = list(results.accuracies(method.label))
         if missing := _missing_targets(present, results):
             lacking.setdefault(missing, []).append(method.label)
         if (not missing or allow_missing_targets) and (reason := _uneven_trials(present)):
@@ -190,14 +195,14 @@ def _missing_results(pairs: Sequence[tuple[str, str]], targets: Sequence[str]) -
     )
 
 
-def _uneven_trials(present: Accuracies) -> str:
+def _uneven_trials(present: Iterable[Unit]) -> str:
     """Say which targets lack a trial that another target has; empty if none does."""
     targets, trials = sorted({target for target, _ in present}), sorted({trial for _, trial in present})
     lacking = {target: [str(trial) for trial in trials if (target, trial) not in present] for target in targets}
     return "; ".join(f"{target} lacks trial {', '.join(missing)}" for target, missing in lacking.items() if missing)
 
 
-def _missing_targets(present: Accuracies, results: DatasetResults) -> tuple[str, ...]:
+def _missing_targets(present: Iterable[Unit], results: DatasetResults) -> tuple[str, ...]:
     """Return the domains of the dataset on which a method has no result as target."""
     return tuple(sorted({*results.targets, *results.missing_targets} - {target for target, _ in present}))
 
@@ -205,44 +210,37 @@ def _missing_targets(present: Accuracies, results: DatasetResults) -> tuple[str,
 @once
 def _our_rows(results: DatasetResults, allow_missing_targets: bool) -> tuple[list[Row], str]:
     """Return a row per method, with the marks of each column, and why differences were not tested."""
+    if not results.methods:
+        return [], ""
     targets = results.targets if results.has_target else ()
-    accuracies: dict[str, Accuracies] = {m.label: results.accuracies(m.label) for m in results.methods}
-    # By column: the accuracies of every method behind it, by target and trial.
-    columns = [{label: _on_target(each, target) for label, each in accuracies.items()} for target in targets]
-    columns += [accuracies] if results.has_target else []
-    columns += [{m.label: results.accuracies(m.label, "source") for m in results.methods}]
-    cells: dict[str, list[Cell]] = {label: [] for label in accuracies}
+    columns = [results.units.loc[[target]] for target in targets]
+    columns += [results.units] if results.has_target else []
+    columns += [results.source_units]
+    cells: dict[str, list[Cell]] = {method.label: [] for method in results.methods}
     error = ""
-    for number, column in enumerate(columns):
+    for number, units in enumerate(columns):
         is_mean = number >= len(targets)
-        made = {
-            label: _mean_cell(each, results, allow_missing_targets) if is_mean else percent_cell(each.values())
-            for label, each in column.items()
-        }
-        comparable = {label: column[label] for label, cell in made.items() if cell.value is not None and not cell.mark}
-        marked, not_tested = mark_column(made, comparable)
+        summary = means(units)
+        column = {label: mean_cell(summary.loc[label]) for label in cells}
+        if is_mean and (results.missing_targets or summary["mean"].isna().any()):
+            column = {label: _incomplete(units[[label]], results, cell) for label, cell in column.items()}
+            if not allow_missing_targets:
+                column = {label: Cell() if cell.mark else cell for label, cell in column.items()}
+        comparable = [label for label, cell in column.items() if cell.value is not None and not cell.mark]
+        marked, not_tested = mark_column(column, units[comparable])
         error = error or not_tested
         for label, cell in marked.items():
             cells[label].append(cell)
     return [Row(label, tuple(each)) for label, each in cells.items()], error
 
 
-def _on_target(accuracies: Accuracies, target: str) -> Accuracies:
-    return {key: value for key, value in accuracies.items() if key[0] == target}
-
-
-def _mean_cell(accuracies: Accuracies, results: DatasetResults, allow_missing_targets: bool) -> Cell:
-    """Average over targets within each trial, then over trials, so that the error is that of the table's mean."""
-    present, trials = sorted({target for target, _ in accuracies}), sorted({trial for _, trial in accuracies})
-    is_complete = set(present) == {*results.targets, *results.missing_targets}
-    # A mean over some of the targets is not comparable with one over all.
-    if not present or not (is_complete or allow_missing_targets):
-        return Cell()
-    if all((target, trial) in accuracies for target in present for trial in trials):
-        cell = percent_cell(mean(accuracies[target, trial] for target in present) for trial in trials)
-    else:
-        cell = Cell(100 * mean(mean(_on_target(accuracies, target).values()) for target in present))
-    return cell if is_complete else replace(cell, mark=MISSING)
+def _incomplete(units: pd.DataFrame, results: DatasetResults, cell: Cell) -> Cell:
+    """Return the mean of a method over the targets that it has, with a mark if it lacks one."""
+    present = units.dropna().index.unique("target")
+    if len(present) and (results.missing_targets or len(present) < len(results.targets)):
+        # A mean over some of the targets is not comparable with one over all.
+        return replace(mean_cell(means(units.loc[present]).iloc[0]), mark=MISSING)
+    return cell
 
 
 def _describe_trials(runs: Iterable[RunData]) -> str:

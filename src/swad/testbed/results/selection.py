@@ -362,12 +362,28 @@ class DatasetResults:
         """Return the rows of one method."""
         return self._by_method.get(method, [])
 
+    @cached_property
+    def units(self) -> pandas.DataFrame:
+        """The accuracies on the targets, with a row for each target and trial and a column for each method."""
+        return self._units("value")
+
+    @cached_property
+    def source_units(self) -> pandas.DataFrame:
+        """The same on the sources."""
+        return self._units("source")
+
+    def _units(self, column: str) -> pandas.DataFrame:
+        from swad.testbed.results.compare import units_of
+
+        rows = self.results.drop_duplicates(["method", "target", "trial"], keep="last")
+        return units_of(rows, column, self.targets)
+
     def accuracies(self, method: str, column: str = "value") -> dict[tuple[str, int], float]:
         """Return the accuracies of a method by target and trial; `column` is "source" for those on the sources."""
         return {
             (row.target, row.trial): getattr(row, column)
             for row in self.of(method)
-            if column == "value" or not math.isnan(row.source)
+            if not math.isnan(getattr(row, column))
         }
 
 

@@ -15,12 +15,13 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 import re
 import textwrap
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from swad.util.grouping import group_by
 from swad.util.statistics import summarize
@@ -222,6 +223,14 @@ def percent_cell(fractions: Iterable[float], decimals: int = 1) -> Cell:
         return Cell()
     summary = summarize(values)
     return Cell(100 * summary.mean, percent(summary.error), decimals=decimals)
+
+
+def mean_cell(summary: Any, scale: float = 100, decimals: int = 1) -> Cell:
+    """Show a row of `swad.testbed.results.compare.means`: mean and standard error, or nothing without a mean."""
+    if math.isnan(summary["mean"]):
+        return Cell()
+    error = None if math.isnan(summary["error"]) else scale * summary["error"]
+    return Cell(scale * summary["mean"], error, decimals=decimals)
 
 
 def percent(fraction: float | None) -> float | None:

@@ -7,14 +7,14 @@ are not the paper's come first and have no difference.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from swad.testbed.experiments.reproduce.base import Results
 from swad.testbed.experiments.reproduce.config import PaperConfig
 from swad.testbed.experiments.reproduce.methods import QUOTED, Method
 from swad.testbed.results.column_marks import legend, mark_column
-from swad.testbed.results.comparisons import Accuracies
+from swad.testbed.results.compare import units_of_methods
 from swad.testbed.results.published import Number, Printed
 from swad.testbed.results.run_data import RunData
 from swad.testbed.results.selection import SelectionError, select
@@ -33,6 +33,9 @@ ARROWS = {"up": " ↑", "down": " ↓", "none": " –"}
 Unit = tuple[str, int]
 """Target and trial."""
 
+Accuracies = Mapping[Unit, float]
+"""The accuracies of one method by target and trial."""
+
 
 @dataclass(frozen=True)
 class MethodAccuracy:
@@ -49,9 +52,9 @@ class MethodAccuracy:
         """Return the accuracies of one side."""
         return self.in_domain if in_domain else self.out_of_domain
 
-    def on_target(self, target: str) -> dict[Unit, float]:
-        """Return the accuracies on one target."""
-        return {unit: value for unit, value in self.out_of_domain.items() if unit[0] == target}
+    def on(self, targets: Collection[str]) -> dict[Unit, float]:
+        """Return the accuracies on some targets."""
+        return {unit: value for unit, value in self.out_of_domain.items() if unit[0] in targets}
 
     def cell(self, in_domain: bool = False) -> Cell:
         """Return the mean over targets in percent, with the standard error over trials."""
@@ -188,7 +191,7 @@ def _with_marks(rows: Sequence[ComparedRow], tests: bool) -> tuple[list[Row], st
             and not cells[row.name][column].mark.startswith(INCOMPLETE)
         }
         own_column = {name: own[column] for name, own in cells.items()}
-        marked, not_tested = mark_column(own_column, compared, tests)
+        marked, not_tested = mark_column(own_column, units_of_methods(compared), tests)
         error = error or not_tested
         for name, cell in marked.items():
             cells[name][column] = cell

@@ -6,6 +6,7 @@ runs differ only in the losses that SWAD observes, and with them in the range th
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 from swad.testbed.data import benchmarks
@@ -14,7 +15,7 @@ from swad.testbed.experiments.report import Report
 from swad.testbed.experiments.reproduce.base import Reproduction, Results, availability_notes
 from swad.testbed.experiments.reproduce.config import PAPER_DATASETS
 from swad.testbed.experiments.reproduce.trainings import ERM, Training, validation_subsample
-from swad.testbed.results.comparisons import compare
+from swad.testbed.results.compare import compare, units_of_methods
 from swad.testbed.results.run_data import RunData
 from swad.testbed.results.selection import select
 from swad.testbed.results.tables import PAPER, Cell, Row, Table
@@ -87,19 +88,18 @@ def _images(dataset: str, share: float) -> Cell:
 def change_table(dataset: str, by_share: dict[float, list[RunData]]) -> Table:
     """Build the table of what fewer validation images change: the range of SWAD, and the accuracy on the target."""
     whole = {(run.targets[0], run.trial): run for run in by_share[1.0]}
-    targets = sorted({target for target, _ in whole})
     accuracies = {share: _accuracies(runs) for share, runs in by_share.items()}
+    units = units_of_methods({f"{share:g}": each for share, each in accuracies.items()})
+    tests = {test.method: test for test in compare(units, "1").itertuples()}
     rows = []
     for share, runs in by_share.items():
         moves = [_moved(run, whole[run.targets[0], run.trial]) for run in runs if (run.targets[0], run.trial) in whole]
         if not moves:  # runs failed, and those that are left have no counterpart
             continue
-        comparison = compare(accuracies[share], accuracies[1.0], targets, n_comparisons=len(SHARES))
         difference = Cell(text="–")
-        if share != 1.0 and comparison is not None:
-            low, high = comparison.test.low, comparison.test.high
-            interval = "" if low is None or high is None else f" ({100 * low:+.1f} to {100 * high:+.1f})"
-            difference = Cell(text=f"{100 * comparison.difference:+.1f}{interval}")
+        if test := tests.get(f"{share:g}"):
+            interval = "" if math.isnan(test.low) else f" ({100 * test.low:+.1f} to {100 * test.high:+.1f})"
+            difference = Cell(text=f"{100 * test.difference:+.1f}{interval}")
         cells = (
             _images(dataset, share),
             Cell(mean(start for start, _ in moves), decimals=0),

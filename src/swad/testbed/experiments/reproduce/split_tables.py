@@ -9,6 +9,7 @@ from swad.testbed.averages.registry import Plan
 from swad.testbed.data import benchmarks
 from swad.testbed.experiments.report import Report
 from swad.testbed.experiments.reproduce.accuracy import (
+    Accuracies,
     ComparedRow,
     MethodAccuracy,
     compared_table,
@@ -24,7 +25,7 @@ from swad.testbed.experiments.reproduce.fit_on_val import fit_run
 from swad.testbed.experiments.reproduce.methods import Method, algorithm_of, row_name
 from swad.testbed.experiments.reproduce.trainings import ERM_THREE_WAY, SWA_WEIGHTS
 from swad.testbed.results import published
-from swad.testbed.results.comparisons import Accuracies, arrows
+from swad.testbed.results.compare import arrow, compare, units_of_methods
 from swad.testbed.results.tables import Cell
 
 CYCLIC = replace(ERM_THREE_WAY, lr_schedule="cyclic")
@@ -73,7 +74,10 @@ def _table3(results: Results) -> Report:
         for name, in_domain in columns
     ]
     # The comparisons of a column are one family.
-    column_arrows = [arrows(column, "ERM") if "ERM" in column else {} for column in by_column]
+    column_arrows = [
+        {test.method: arrow(test) for test in compare(units_of_methods(column), "ERM").itertuples()}
+        for column in by_column
+    ]
     rows = []
     for method, row in zip(methods, entry.rows, strict=True):
         ours = []

@@ -62,7 +62,7 @@ def _stand_in_table(results: Results, number: int, dataset: str) -> Table:
 def _row(name: str, accuracy: MethodAccuracy | None, targets: Sequence[str], paper: tuple[Cell, ...]) -> ComparedRow:
     if accuracy is None:
         return ComparedRow(name, None, paper)
-    by_target = [accuracy.on_target(target) for target in targets]
+    by_target = [accuracy.on([target]) for target in targets]
     cells = (*(percent_cell(values.values()) for values in by_target), accuracy.cell())
     return ComparedRow(name, cells, paper, (*by_target, accuracy.out_of_domain))
 

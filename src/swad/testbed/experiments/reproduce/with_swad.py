@@ -8,15 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from swad.testbed.experiments.reproduce.accuracy import MethodAccuracy, method_accuracy, on_weights
 from swad.testbed.experiments.reproduce.base import Results
 from swad.testbed.experiments.reproduce.config import PaperConfig
 from swad.testbed.experiments.reproduce.methods import Method
+from swad.testbed.results.compare import compare, units_of_methods
 from swad.testbed.results.comparison_tables import comparisons_tables
-from swad.testbed.results.comparisons import Comparison, compare, correct
+from swad.testbed.results.comparisons import on_dataset
 from swad.testbed.results.tables import Table
 
+if TYPE_CHECKING:
+    import pandas as pd
+
+ALONE = "the method alone"
 NOTE = (
     "Alone: live weights at the selected step. SWAD averages the trajectories of the same runs. Methods with the "
     "same runs share a row."
@@ -25,10 +31,14 @@ NOTE = (
 
 def swad_tables(results: Results, title: str, methods: Sequence[Method], datasets: Sequence[str]) -> list[Table]:
     """Build one table for each dataset: accuracy alone and with SWAD, and the paired gain with interval and test."""
+    from pandas import concat
+
     pairs = {dataset: _pairs(results, methods, dataset) for dataset in datasets}
     gains = {dataset: _gains(results.config, dataset, pairs[dataset]) for dataset in datasets}
-    measured = [dataset for dataset in datasets if gains[dataset]]
-    tables = comparisons_tables([gain for dataset in measured for gain in gains[dataset]], [NOTE]) if measured else []
+    measured = [dataset for dataset in datasets if len(gains[dataset])]
+    if not measured:
+        return []
+    tables = comparisons_tables(concat([gains[dataset] for dataset in measured], ignore_index=True), [NOTE])
     return [
         replace(
             table,
@@ -58,16 +68,12 @@ def _pairs(
     return dict(pairs.values())
 
 
-def _gains(
-    config: PaperConfig, dataset: str, pairs: dict[str, tuple[MethodAccuracy, MethodAccuracy]]
-) -> list[Comparison]:
+def _gains(config: PaperConfig, dataset: str, pairs: dict[str, tuple[MethodAccuracy, MethodAccuracy]]) -> pd.DataFrame:
     """Compare each method with SWAD to the method alone, on the trials that have all requested targets."""
     targets = config.targets_of(dataset)
-    gains = []
-    for name, (alone, averaged) in pairs.items():
-        names = (dataset, name, "the method alone")
-        gain = compare(averaged.out_of_domain, alone.out_of_domain, targets, n_comparisons=len(pairs), names=names)
-        if gain is not None:
-            missing = tuple(target for target in alone.targets if target not in targets)
-            gains.append(replace(gain, missing_targets=missing))
-    return correct(gains)
+    family = {
+        name: units_of_methods({ALONE: alone.on(targets), name: averaged.on(targets)}, targets)
+        for name, (alone, averaged) in pairs.items()
+    }
+    every = {target for alone, _ in pairs.values() for target in alone.targets}
+    return on_dataset(compare(family, ALONE), dataset, sorted(every - {*targets}))

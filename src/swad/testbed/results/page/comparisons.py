@@ -30,10 +30,10 @@ def comparison_section(
     baseline = baseline or default_baseline(results)
     if baseline is None:
         return None
-    comparisons = compare_over_datasets(results, baseline, unit=unit)
-    if not comparisons:
+    tests = compare_over_datasets(results, baseline, unit=unit)
+    if tests.empty:
         return None
-    table = comparisons_table(comparisons, not_compared(results, comparisons, baseline))
+    table = comparisons_table(tests, not_compared(results, tests, baseline))
     ranked = rank_results(results) if len(results) > 1 else None
     if ranked is None:
         return ComparisonSection(table)
