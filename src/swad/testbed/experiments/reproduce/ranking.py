@@ -1,7 +1,7 @@
 """Appendix D.1: are the flattest methods the most accurate? Figure 3's flatness against Table 8's accuracy.
 
 The paper says that the order of the solvers is the same by local flatness as by mean accuracy: SWAD, the SWAs, SAM,
-ERM. Rank correlations with their intervals and permutation tests say how much five methods can show.
+ERM. Kendall's rank correlation with its interval and permutation test says how much five methods can show.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def ranking_table(title: str, ranking: Ranking) -> Table:
     """Build the table of one ranking: methods from flattest to sharpest, with their rank by accuracy."""
     rows = tuple(
         Row(
-            row.method,
+            row.Index,
             (
                 Cell(row.flatness, decimals=4),
                 Cell(100 * row.accuracy),
@@ -50,21 +50,15 @@ def ranking_table(title: str, ranking: Ranking) -> Table:
                 Cell(text=f"{row.accuracy_rank:g}"),
             ),
         )
-        for row in ranking.rows
+        for row in ranking.methods.itertuples()
     )
-    notes = []
-    for name, correlation in (("Spearman", ranking.spearman), ("Kendall", ranking.kendall)):
-        notes.append(
-            f"{name} of both ranks {correlation.value:+.2f}, 95 % interval {correlation.low:+.2f} to "
-            f"{correlation.high:+.2f}, {ranking.interval_over}, p = {correlation.p:.2g}."
-        )
-    notes.append(
-        "The order by flatness is the order by accuracy."
-        if ranking.same_order
-        else "The order by flatness is not the order by accuracy."
+    notes = (
+        f"Kendall’s correlation of both ranks {ranking.tau:+.2f}, 95 % interval {ranking.low:+.2f} to "
+        f"{ranking.high:+.2f}, {ranking.interval_over}, p = {ranking.p:.2g}.",
+        f"The order by flatness is {'' if ranking.same_order else 'not '}the order by accuracy.",
     )
     columns = ("F", "Accuracy, %", "Rank by flatness", "Rank by accuracy")
-    return Table(title, columns, rows, tuple(notes))
+    return Table(title, columns, rows, notes)
 
 
 def printed_table() -> Table:
@@ -139,7 +133,7 @@ def rank_methods(values: pd.DataFrame, runs: Sequence[RunData]) -> Ranking | Non
     if not units or len(distinct) < 3:
         return None
     order = ranking(*({name: both[index] for name, both in distinct.items()} for index in (0, 1)))
-    return order if math.isfinite(order.kendall.value) else None
+    return order if math.isfinite(order.tau) else None
 
 
 def _equal_numbers(first: Sequence[Sequence[float]], second: Sequence[Sequence[float]]) -> bool:

@@ -31,18 +31,18 @@ def ranking_figure(
     with figure_style():
         figure = new_figure(4.2, 3.4)
         axes = figure.subplots()
-        colors = method_colors([row.method for row in ranking.rows]) if colors is None else colors
-        others = [row.method for row in ranking.rows if row.method != "SWAD"]
-        for row in ranking.rows:
-            marker = "*" if row.method == "SWAD" else MARKERS[1 + others.index(row.method) % 5]
+        colors = method_colors(list(ranking.methods.index)) if colors is None else colors
+        others = [method for method in ranking.methods.index if method != "SWAD"]
+        for row in ranking.methods.itertuples():
+            marker = "*" if row.Index == "SWAD" else MARKERS[1 + others.index(row.Index) % 5]
             axes.plot(
                 row.flatness,
                 100 * row.accuracy,
                 linestyle="none",
                 marker=marker,
                 markersize=11 if marker == "*" else 8,
-                color=PALETTE[colors[row.method]],
-                label=row.method,
+                color=PALETTE[colors[row.Index]],
+                label=row.Index,
             )
         axes.margins(0.12)
         axes.locator_params(axis="x", nbins=5)  # values that are close have long labels
@@ -50,11 +50,6 @@ def ranking_figure(
         axes.invert_xaxis()  # so that the points rise where the correlation of flatness and accuracy is positive
         axes.set_xlabel(f"{quantity}: flatter to the right")
         axes.set_ylabel("accuracy on the target, %")
-        axes.set_title(
-            f"Spearman {ranking.spearman.value:+.2f} (p = {ranking.spearman.p:.2g}), "
-            f"Kendall {ranking.kendall.value:+.2f} (p = {ranking.kendall.p:.2g})",
-            loc="left",
-            fontsize=9,
-        )
+        axes.set_title(f"Kendall {ranking.tau:+.2f} (p = {ranking.p:.2g})", loc="left", fontsize=9)
         add_legend(figure)
         return figure
