@@ -14,7 +14,7 @@ Names are loaded on first use. The modules, in the order in which data flows thr
     comparisons, method_ranks, published                                      compare methods, also with the paper's
     tables, labels, column_marks, run_tables, comparison_tables, diagnostics  tables, the names in them, and warnings
     training_curves, flatness_*, surfaces, corruption_*, imagenet_parts,      measurements of runs: read, averaged and
-    windows, window_tables, tuning, rank_correlation                          as tables
+    windows, tuning, rank_correlation                          as tables
     figures/, page/, trackers/                                                drawings, the HTML page, W&B and others
 """
 

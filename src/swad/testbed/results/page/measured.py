@@ -20,14 +20,14 @@ def measured_sections(id: str, report: MeasuredReport) -> list[Section]:
 
 
 def _section(id: str, dataset: str, report: MeasuredReport) -> Section:
-    what, of_dataset = report.what, report.values["dataset"] == dataset
+    what, of_dataset = report.what, report.means["dataset"] == dataset
     tables = tuple(table for place, tables in report.by_place.items() if place[0] == dataset for table in tables)
-    methods = list(dict.fromkeys(report.values[of_dataset]["method"]))
+    methods = list(dict.fromkeys(report.means[of_dataset]["method"])) if what.axis else []
     colors, is_dashed = method_colors(methods), dashed(methods)
     plots = []
     for number, place in enumerate(place for place in report.by_place if place[0] == dataset):
         panel = report.panel(*place)
-        figure = report.figure(dataset, panel, bare=True, size=PANEL, colors=colors)
+        figure = report.figure(dataset, panel, bare=True, size=PANEL, colors=colors) if what.axis else None
         if figure is not None:
             label = f"{what.title} against {what.axis}, {panel}"
             plots.append(Plot(panel, themed_svg(figure, f"{id}-{number}", label)))
