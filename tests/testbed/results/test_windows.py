@@ -93,6 +93,8 @@ def test_all_windows_are_corrected_together_and_counted():
     assert f"Of 15 windows, {better} are shown to be better than SWAD and {worse - better} to be worse" in text
     assert f"Without correction it is {sum(alone)} and {len(alone) - sum(alone)}," in text
     assert "Westfall and Young instead of Holm" in text
+    few = report(made_up(("photo",)), Windows)
+    assert "corrected by Holm, since the runs are too few" in few.tables[0].notes[0]
     one = report(made_up(("photo",), (0,)), Windows)
     assert not any("windows, " in note for note in one.tables[0].notes)
     assert one.tests["p"].isna().all()

@@ -173,11 +173,13 @@ def window_counts(tests: pd.DataFrame) -> str:
         return ""
     higher, shown, alone = tests["difference"] > 0, tests["corrected_p"] <= ALPHA, tests["p"] <= ALPHA
     baseline = tests["baseline"].iloc[0]
+    corrected = "for all windows together: Westfall and Young instead of Holm, because windows overlap"
+    if (tests["test"] != "sign flips").any():
+        corrected = "by Holm, since the runs are too few to correct all windows together"
     return (
         f"Of {len(tests)} windows, {(shown & higher).sum()} are shown to be better than {baseline} and "
-        f"{(shown & ~higher).sum()} to be worse (corrected for all windows together: Westfall and Young instead of "
-        f"Holm, because windows overlap). Without correction it is {(alone & higher).sum()} and "
-        f"{(alone & ~higher).sum()}, where chance alone would give about {ALPHA * len(tests):.0f} in total."
+        f"{(shown & ~higher).sum()} to be worse (corrected {corrected}). Without correction it is "
+        f"{(alone & higher).sum()} and {(alone & ~higher).sum()}, where chance alone would give about {ALPHA * len(tests):.0f} in total."
     )
 
 
