@@ -179,7 +179,8 @@ def window_counts(tests: pd.DataFrame) -> str:
     return (
         f"Of {len(tests)} windows, {(shown & higher).sum()} are shown to be better than {baseline} and "
         f"{(shown & ~higher).sum()} to be worse (corrected {corrected}). Without correction it is "
-        f"{(alone & higher).sum()} and {(alone & ~higher).sum()}, where chance alone would give about {ALPHA * len(tests):.0f} in total."
+        f"{(alone & higher).sum()} and {(alone & ~higher).sum()}, where chance alone would give "
+        f"about {ALPHA * len(tests):.0f} in total."
     )
 
 
