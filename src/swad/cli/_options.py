@@ -46,7 +46,8 @@ Runs = Annotated[list[Path], typer.Argument(metavar="RUN", help="Run directories
 Output = Annotated[Path, typer.Option("--output", "-o", help="Directory to write to.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:1.")]
 FigureFolder = Annotated[
-    Path | None, typer.Option("--output", "-o", help="Directory for figures. Default: RUN/figures.")
+    Path | None,
+    typer.Option("--output", "-o", help="Directory for figures. Default: RUN/figures, or with several surface."),
 ]
 FigureFormats = Annotated[
     list[str], typer.Option("--figure-formats", metavar=NAMES, help="Formats of the figures: svg, pdf, png.")

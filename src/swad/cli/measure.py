@@ -145,7 +145,7 @@ def _measure(
     from swad.testbed.measure.saved_run import find_device
 
     runs, notes = open_runs(paths, data)
-    chosen, skipped = choose_weights(runs, names)
+    chosen, skipped = choose_weights(runs, names, what)
     print_notes([*notes, *skipped])
     found = find_device(device)
     with short_warnings():

@@ -51,6 +51,9 @@ class Measurement(Reading, ABC):
     of_window: ClassVar[bool] = False
     """Whether the weights may be "window", several snapshots inside the range that SWAD averaged."""
 
+    at_once: ClassVar[int] = 8
+    """Most sets of weights to measure together; images are read again for further ones."""
+
     images: int | None = 200
 
     def __post_init__(self) -> None:
@@ -85,6 +88,17 @@ class Measurement(Reading, ABC):
         Check here what would end the measurement later, such as a package that is missing.
         """
         return self
+
+    def lacking(self, run: SavedRun) -> str:
+        """Return why a run has nothing to measure, so that it is skipped; empty if it has."""
+        return ""
+
+    def check_together(self, runs: Sequence[SavedRun]) -> None:
+        """Raise an error if runs cannot be compared; nothing is measured before."""
+
+    def weights(self, run: SavedRun, names: Sequence[str]) -> dict[str, str]:
+        """Return what to measure of a run, each with a fingerprint that changes with it. Default: saved weights."""
+        return {name: run.fingerprint(name) for name in names}
 
     def settings(self) -> dict[str, Any]:
         """Return the settings that distinguish rows which must not be mixed. Default: every field."""
@@ -142,7 +156,7 @@ class MeasuredRun:
         progress: Progress | None = None,
     ) -> None:
         self.run, self.device, self.progress = run, device, progress
-        self._what, self._workers = what, workers
+        self._what, self.workers = what, workers
         self._models: dict[str, nn.Module] = {}
 
     @cached_property
@@ -157,7 +171,7 @@ class MeasuredRun:
     @cached_property
     def images(self) -> Images:
         """All images on the device at once, for what evaluates them a thousand times."""
-        return self.run.images(self._what.images, self.device, self._workers, self._what.source_images)
+        return self.run.images(self._what.images, self.device, self.workers, self._what.source_images)
 
     def model(self, weights: str) -> nn.Module:
         """Return the network with these weights in evaluation mode. It is loaded once."""
@@ -188,7 +202,7 @@ class MeasuredRun:
         read_again = self._what.passes * len(self._what.cases()) > 1
         keep = read_again and len(chosen) * 3 * spec.size**2 <= KEPT
         size = self.run.batch_size(self.device)
-        return EvalLoader(chosen, spec, size, workers=self._workers, device=self.device, keep=keep)
+        return EvalLoader(chosen, spec, size, workers=self.workers, device=self.device, keep=keep)
 
 
 @dataclass(frozen=True)

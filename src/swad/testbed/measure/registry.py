@@ -101,5 +101,5 @@ FILES = Registry(
     "MEASUREMENT",
     _checked,
     MeasurementError,
-    helpers=("base", "engine", "registry", "finished_runs", "saved_run"),
+    helpers=("base", "engine", "registry", "finished_runs", "kept_segments", "saved_run"),
 )
