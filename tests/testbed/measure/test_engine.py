@@ -119,9 +119,9 @@ def test_every_measurement_says_what_it_is(name):
     what = get_measurement(name)
     assert issubclass(what, Measurement)
     fields = [field.name for field in dataclasses.fields(what)]
-    from swad.testbed.measure.base import option_help
+    from swad.testbed.measure.base import options_of
 
-    assert set(option_help(what)) == set(fields)
+    assert {name for name, option in options_of(what).items() if option.help} == set(fields)
     json.dumps(what().settings())
 
 

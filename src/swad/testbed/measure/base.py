@@ -20,12 +20,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from types import NoneType
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, get_type_hints
 
 from swad.testbed.results.measured import Reading
 from swad.testbed.results.measurement_rows import Row
-from swad.util.options import Bounds, problem
+from swad.testbed.training.setting import Setting
+from swad.util.options import Bounds
 from swad.util.progress import Progress, part_progress
 
 if TYPE_CHECKING:
@@ -62,14 +62,7 @@ class Measurement(Reading, ABC):
 
     def problems(self) -> list[str]:
         """Return the rules that options break; each says the rule and what was received."""
-        kinds = option_types(type(self))
-        bounds = {"images": Bounds(minimum=1)}
-        found = []
-        for name, allowed in kinds.items():
-            value = getattr(self, name)
-            if value is not None or NoneType not in allowed:
-                allowed = tuple(kind for kind in allowed if kind is not NoneType)
-                found.append(problem(name.replace("_", "-"), value, allowed, bounds.get(name, Bounds())))
+        found = [option.problem(getattr(self, name)) for name, option in options_of(type(self)).items()]
         return [text for text in found if text]
 
     @property
@@ -116,24 +109,28 @@ class Measurement(Reading, ABC):
         """
 
 
-def option_types(what: type[Measurement]) -> dict[str, tuple[Any, ...]]:
-    """Return the types that each option of a measurement may have."""
-    hints = get_type_hints(what)
-    declared = {field.name: hints[field.name] for field in dataclasses.fields(what)}
-    return {
-        name: (kind,) if get_origin(kind) in (tuple, Literal) or not get_args(kind) else get_args(kind)
-        for name, kind in declared.items()
-    }
-
-
-def option_help(what: type[Measurement]) -> dict[str, str]:
-    """Return the text on each option in the docstring's ``Args:``."""
+def options_of(what: type[Measurement]) -> dict[str, Setting]:
+    """Return the options of a measurement: its fields, with the text on each in the docstring's ``Args:``."""
     texts: dict[str, str] = {}
     for cls in reversed(what.__mro__):  # a subclass may leave out the options that it inherits
         _, _, arguments = (inspect.cleandoc(cls.__doc__ or "")).partition("Args:\n")
         found = re.findall(r"^    (\w+): (.*(?:\n {8,}.*)*)", arguments, re.MULTILINE)
         texts |= {name: " ".join(text.split()) for name, text in found}
-    return {field.name: texts[field.name] for field in dataclasses.fields(what) if field.name in texts}
+    hints, bounds = get_type_hints(what), {"images": Bounds(minimum=1)}
+    return {
+        field.name: Setting(
+            name=field.name,
+            section="",
+            annotation=hints[field.name],
+            default=field.default,
+            required=False,
+            role=None,
+            help=texts.get(field.name, ""),
+            free_on_resume=True,
+            bounds=bounds.get(field.name, Bounds()),
+        )
+        for field in dataclasses.fields(what)
+    }
 
 
 class MeasuredRun:
