@@ -8,7 +8,7 @@ Afterwards these commands show the runs from the kept files alone:
     swad measure flatness benchmarks/results/pacs-resnet50 --stored -o figures
     swad surface benchmarks/results/pacs-resnet50 --stored -o figures
     swad robustness benchmarks/results/pacs-resnet50 --stored -o figures
-    swad windows benchmarks/results/pacs-resnet50 --stored -o figures
+    swad measure windows benchmarks/results/pacs-resnet50 --stored -o figures
 
 With a .json file as the destination, only the final accuracies are kept, for sweeps whose records would be large.
 Other entries of the file, such as the date and the command of the sweep, stay:
@@ -31,11 +31,10 @@ from pathlib import Path
 from typing import Any
 
 from swad.testbed.experiments.reproduce.fit_on_val import FILE as FIT_ON_VAL
-from swad.testbed.results.measurement_rows import FLATNESS, ROBUSTNESS, SURFACE, read_rows
+from swad.testbed.results.measurement_rows import FLATNESS, ROBUSTNESS, SURFACE, WINDOWS, read_rows
 from swad.testbed.results.records import CONFIG, DONE, LIVE, RECORDS, RecordError
 from swad.testbed.results.runs import find_runs, result_checksum
 from swad.testbed.results.selection import collect_results
-from swad.testbed.results.windows import WINDOWS
 from swad.util.files import atomic_write, sha256, write_json, write_text
 from swad.util.jsonl import compressed_path, read_lines, stored_path
 

@@ -53,14 +53,13 @@ from cost_tables import (
 )
 from swad.testbed.measure.corruption import Corruption
 from swad.testbed.measure.flatness import Flatness
-from swad.testbed.results.compare import compare, is_clear, units_of
-from swad.testbed.results.comparisons import Comparison
+from swad.testbed.measure.windows import Windows
+from swad.testbed.results.compare import arrow, compare, is_clear, units_of
 from swad.testbed.results.measured import measured
-from swad.testbed.results.measured_report import decimals_of, mean_table, report
+from swad.testbed.results.measured_report import PLACE, decimals_of, mean_table, report
 from swad.testbed.results.surfaces import points_table, read_surface
 from swad.testbed.results.tables import Cell, Row, Table
-from swad.testbed.results.window_tables import choices_table
-from swad.testbed.results.windows import BEST, WindowGroup, by_group, read_windows
+from swad.testbed.results.windows import BEST, FIRST, LAST, choices
 from swad.util.names import counted
 from swad.util.statistics import mean
 
@@ -152,45 +151,72 @@ def surfaces(source: Path) -> Table:
 
 def windows(source: Path) -> Table | None:
     """Accuracy on the target of SWAD's window and of others."""
-    groups = _window_groups(source)
-    return choices_table(groups[0], "target", groups[0].compare_windows("target")) if groups else None
+    values = measured(kept_runs(source), Windows)
+    if values.empty:
+        return None
+    shown = report(values, Windows)
+    place = next((place for place in shown.by_place if place[1] == "unseen"), None)
+    if place is None:
+        return None
+    accuracies, differences = shown.by_place[place]
+    own = accuracies.rows[0].name
+    every = choices(values).query("dataset == @place[0] and side == @place[1] and settings == @place[2]")
+    of_test = {row.name.removesuffix(", Accuracy, %"): row.cells for row in differences.rows}
+    rows = []
+    for row in accuracies.rows:
+        steps = _steps(every[every["method"] == row.name])
+        difference = Cell(row.cells[0].value - accuracies.rows[0].cells[0].value, decimals=2, signed=True)
+        untested = (Cell(text=""),) * 3 if row.name == own else (difference, Cell(), Cell())
+        tested = of_test.get(row.name, ())
+        rows.append(Row(row.name, (steps, row.cells[0], *((tested[0], tested[1], tested[3]) if tested else untested))))
+    columns = ("Steps", "Accuracy, %", f"minus {own}", "95 % interval", "Corrected p")
+    return Table(accuracies.title, columns, tuple(rows), accuracies.notes + differences.notes, corner="Average of")
+
+
+def _steps(values: Any) -> Cell:
+    """Show the first and the last step of one window, or the ranges of several."""
+    texts = []
+    for quantity in (FIRST, LAST):
+        of_runs = values[values["quantity"] == quantity]["value"]
+        if of_runs.empty:
+            return Cell(text="")
+        low, high = int(of_runs.min()), int(of_runs.max())
+        texts.append(f"{low:,}" if low == high else f"{low:,}–{high:,}")
+    return Cell(text=" to ".join(texts))
 
 
 def window_choices(source: Path) -> Table:
     """Points of windows and live weights above SWAD, with their intervals, on several datasets and both sides."""
-    groups = _window_groups(source)
-    columns = {(group.runs[0].run.dataset, side): group.compare_choices(side) for group in groups for side in BEST}
-    labels = dict.fromkeys(label for compared in columns.values() for label in compared)
-    own = [Cell(text=f"{100 * next(iter(compared.values())).baseline_accuracy:.1f} %") for compared in columns.values()]
-    rows = [
-        Row(
-            label,
-            tuple(_points(compared[label], chosen=label == BEST[side]) for (_, side), compared in columns.items()),
-        )
-        for label in labels
-    ]
+    shown = report(measured(kept_runs(source), Windows), Windows)
+    places = sorted(shown.by_place, key=lambda place: (place[0], list(BEST).index(place[1])))
+    columns, own, differences = [], [], {}
+    for place in places:
+        is_place = [tuple(each) == place for each in shown.means[list(PLACE)].itertuples(index=False)]
+        of_place = shown.means[is_place].query("quantity == 'Accuracy, %'").set_index("method")["mean"]
+        columns.append(f"{place[0]}, {'target' if place[1] == 'unseen' else 'validation'}")
+        own.append(Cell(text=f"{of_place.iloc[0]:.1f} %"))
+        is_test = [tuple(each) == place for each in shown.tests[list(PLACE)].itertuples(index=False)]
+        cells = {test.method: _points(test) for test in shown.tests[is_test].itertuples()}
+        best = BEST[place[1]]
+        cells[best] = Cell(text=f"({of_place[best] - of_place.iloc[0]:+z.1f})")
+        differences[place] = cells
+    labels = dict.fromkeys(label for cells in differences.values() for label in cells)
+    rows = [Row(label, tuple(differences[place][label] for place in places)) for label in labels]
+    n_runs = int(shown.tests["n"].max())
     note = (
-        f"Accuracy of SWAD, and points above it with the 95 % interval over {len(groups[0].runs)} runs. ↑ and ↓: p of "
-        "at most 0.05 after Holm's correction for the rows of a column. In parentheses: chosen on these very images, "
-        "so without an interval."
+        f"Accuracy of SWAD, and points above it with the 95 % interval over {n_runs} runs. ↑ and ↓: p of at most 0.05 "
+        "after Holm's correction for the rows of a column. In parentheses: chosen on these very images, so without an "
+        "interval."
     )
-    return Table(
-        "Windows", tuple(map(", ".join, columns)), (Row("SWAD", tuple(own)), *rows), (note,), corner="Average of"
-    )
+    return Table("Windows", tuple(columns), (Row("SWAD", tuple(own)), *rows), (note,), corner="Average of")
 
 
-def _window_groups(source: Path) -> Sequence[WindowGroup]:
-    return by_group(windows[-1] for run in kept_runs(source) if (windows := read_windows(run)))[0]
-
-
-def _points(comparison: Comparison, chosen: bool) -> Cell:
-    points, test = f"{100 * comparison.difference:+z.1f}", comparison.test
-    if chosen:
-        return Cell(text=f"({points})")
-    if test.low is None or test.high is None:
+def _points(test: Any) -> Cell:
+    points = f"{test.difference:+z.1f}"
+    if math.isnan(test.low):
         return Cell(text=points)
-    arrow = f" {comparison.arrow}" if comparison.is_clear else ""
-    return Cell(text=f"{points}{arrow} [{100 * test.low:+z.1f}, {100 * test.high:+z.1f}]", best=comparison.is_clear)
+    claim = f" {arrow(test)}" if is_clear(test) else ""
+    return Cell(text=f"{points}{claim} [{test.low:+z.1f}, {test.high:+z.1f}]", best=is_clear(test))
 
 
 def robustness(source: Path, side: str = "unseen") -> Table | None:

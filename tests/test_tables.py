@@ -11,11 +11,10 @@ from helpers.measured_runs import write_measured_run
 from helpers.run_tree import PACS, make_tree, write_run
 from keep_records import keep_accuracies
 from parity import read_curves
-from swad.testbed.results.measurement_rows import ROBUSTNESS, RowFile
+from swad.testbed.results.measurement_rows import ROBUSTNESS, WINDOWS, RowFile
 from swad.testbed.results.records import Record, RecordWriter
 from swad.testbed.results.runs import find_runs
 from swad.testbed.results.training_curves import source_curves
-from swad.testbed.results.windows import WINDOWS
 
 PAGES = tables.pages()
 

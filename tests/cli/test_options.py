@@ -135,7 +135,7 @@ def test_a_comma_in_the_name_of_a_domain(here, own_dataset, tmp_path, monkeypatc
     [
         ("measure corruption", "figures"),
         ("surface", "figures"),
-        ("windows", "windows"),
+        ("measure windows", "figures"),
         ("tune", "tune"),
         ("tune", "tune/weights"),
         ("tune", "tune/weights/digits"),

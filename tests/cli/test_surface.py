@@ -27,10 +27,11 @@ def test_surface_and_line(here: Call, tiny_run, tmp_path):
     assert (folder / "figures" / "line.svg").exists()
     (folder / "figures" / "line.svg").unlink()
     bare = copied(tiny_run, tmp_path / "bare")
-    stored = here("surface", folder, bare, tmp_path / "run", "--stored", *quick[4:6])
+    stored = here("surface", folder, bare, tmp_path / "run", "--stored", "-o", tmp_path / "drawn", *quick[4:6])
     assert f"note: {bare} skipped: it has no surface.jsonl" in stored.stdout.replace("\n", " ")
     assert stored.stdout.count("paper, ERM (best)") == 2, "the plane measured last and the line, each once"
-    assert (folder / "figures" / "line.svg").exists()
+    assert (tmp_path / "drawn" / "line.svg").exists()
+    assert not (folder / "figures" / "line.svg").exists()
     here("report", folder, "--output", tmp_path / "page.html")
     text = (tmp_path / "page.html").read_text()
     assert "Loss surfaces on digits" in text

@@ -35,7 +35,6 @@ from swad.cli import (
     sweep,
     train,
     tune,
-    windows,
 )
 from swad.cli._command import add_command
 from swad.util.signals import Interrupted
@@ -59,7 +58,6 @@ add_command(app, log.log, log.EXAMPLES)
 add_command(app, surface.surface, surface.EXAMPLES)
 add_command(app, robustness.robustness, robustness.EXAMPLES)
 add_command(app, tune.tune, tune.EXAMPLES)
-add_command(app, windows.windows, windows.EXAMPLES)
 add_command(app, merge.merge, merge.EXAMPLES)
 add_command(app, reproduce.reproduce, reproduce.EXAMPLES)
 add_command(app, doctor.doctor, doctor.EXAMPLES)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import gc
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -45,7 +46,8 @@ Runs = Annotated[list[Path], typer.Argument(metavar="RUN", help="Run directories
 Output = Annotated[Path, typer.Option("--output", "-o", help="Directory to write to.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:1.")]
 FigureFolder = Annotated[
-    Path | None, typer.Option("--output", "-o", help="Directory for figures. Default: RUN/figures.")
+    Path | None,
+    typer.Option("--output", "-o", help="Directory for figures. Default: RUN/figures, or with several surface."),
 ]
 FigureFormats = Annotated[
     list[str], typer.Option("--figure-formats", metavar=NAMES, help="Formats of the figures: svg, pdf, png.")
@@ -96,7 +98,9 @@ def read_runs(folder: Path) -> RunList:
     from swad.util.progress import progress_bar
 
     with progress_bar() as progress:
-        return find_runs(folder, warn=False, progress=progress)
+        runs = find_runs(folder, warn=False, progress=progress)
+    gc.freeze()  # they live as long as the command: the collector would search thousands of them again and again
+    return runs
 
 
 def selected_results(folder: Path, select: str, target_split: str = "in") -> tuple[RunList, list[DatasetResults]]:

@@ -30,7 +30,7 @@ EXTRAS = {
         "requests",
     ),
     "torchcodec": ("torchcodec",),
-    "report": ("matplotlib", "jinja2", "scipy", "statsmodels", "scikit-posthocs"),
+    "report": ("matplotlib", "jinja2", "scipy", "scikit-posthocs"),
     "flatness": ("curvlinops-for-pytorch",),
     "sweep": ("ray", "submitit"),
     "log": ("wandb", "mlflow-skinny", "tensorboard"),

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import NoneType
-from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
 from swad.cli import _options as parse
 from swad.cli._command import add_command
+from swad.cli._fields import FieldOption, Special
 from swad.cli._options import FORMATS, DataNow, Device, FigureFormats, Runs, Stored, Workers
 
 if TYPE_CHECKING:
@@ -72,6 +71,7 @@ def _group() -> None:
 
 def make_command(what: type[Measurement]) -> Callable[..., None]:
     """Return the command of a measurement: its docstring is the help, its fields are options."""
+    made = _options(what)
 
     def command(
         context: typer.Context,
@@ -107,10 +107,7 @@ def make_command(what: type[Measurement]) -> Callable[..., None]:
         if stored:
             paths = parse.stored_runs(context, runs, what.file, *OF_STORED)
         else:
-            kinds = _option_types(what)
-            # An empty list, as of an option that was left out, is the default.
-            stated = {name: _value(name, kinds[name], value) for name, value in options.items()}
-            chosen = what(**{name: value for name, value in stated.items() if value != ()})
+            chosen = what(**{name: made[name].convert(value) for name, value in options.items()})
             require_matplotlib()  # before measuring for hours
             paths = _measure(runs, chosen, names, data, device, workers, dry_run)
             names = []  # what was measured is what is shown
@@ -123,7 +120,8 @@ def make_command(what: type[Measurement]) -> Callable[..., None]:
     )
     fixed = [each for each in inspect.signature(command, eval_str=True).parameters.values() if each.name != "options"]
     first = [each.name for each in fixed].index("by_target")
-    parameters = [*fixed[:first], *_parameters(what), *fixed[first:]]
+    generated = [each.parameter.replace(kind=inspect.Parameter.POSITIONAL_OR_KEYWORD) for each in made.values()]
+    parameters = [*fixed[:first], *generated, *fixed[first:]]
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {each.name: each.annotation for each in parameters}
     return command
@@ -145,7 +143,7 @@ def _measure(
     from swad.testbed.measure.saved_run import find_device
 
     runs, notes = open_runs(paths, data)
-    chosen, skipped = choose_weights(runs, names)
+    chosen, skipped = choose_weights(runs, names, what)
     print_notes([*notes, *skipped])
     found = find_device(device)
     with short_warnings():
@@ -183,56 +181,19 @@ def _show(
     print_report(Report(shown.tables, tuple(shown.write(folder, formats)), rows))
 
 
-def _option_types(what: type[Measurement]) -> dict[str, tuple[Any, ...]]:
-    from swad.testbed.measure.base import option_types
+def _options(what: type[Measurement]) -> dict[str, FieldOption]:
+    """Return the options of the fields of a measurement; 0 stands for all images."""
+    from swad.testbed.measure.base import options_of
 
-    return option_types(what)
-
-
-def _parameters(what: type[Measurement]) -> list[inspect.Parameter]:
-    """Return the fields of a measurement as options: a tuple is a list with commas, 0 stands for all images."""
-    from swad.testbed.measure.base import option_help
-
-    texts, kinds = option_help(what), _option_types(what)
-    parameters = []
-    for field in dataclasses.fields(what):
-        text, default = texts.get(field.name, ""), _default(field)
-        kind = next(kind for kind in kinds[field.name] if kind is not NoneType)
-        names = (f"--{field.name.replace('_', '-')}",)
-        if get_origin(kind) is tuple:
-            element = get_args(kind)[0]
-            stated = f" Default: {','.join(map(str, default))}." if default and len(default) <= 5 else ""
-            option = typer.Option(*names, metavar=parse.NAMES if element is str else parse.NUMBERS, help=text + stated)
-            annotation: Any = list[str] | None
-            default = None
-        else:
-            if kind is int and NoneType in kinds[field.name]:
-                text, default = text.replace("None:", "0:"), default or 0
-            option = typer.Option(*names, help=text)
-            kind = kind if kind in (bool, int, float) else str
-            annotation = kind if default is not None else kind | None
-        parameters.append(
-            inspect.Parameter(
-                field.name,
-                inspect.Parameter.POSITIONAL_OR_KEYWORD,
-                default=default,
-                annotation=Annotated[annotation, option],
+    options = {}
+    for name, option in options_of(what).items():
+        special = None
+        if option.optional and option.types == (int,):
+            text = option.help.replace("None:", "0:")
+            special = Special(
+                annotation=int, default=option.default or 0, help=text, convert=lambda value: value or None
             )
-        )
-    return parameters
-
-
-def _default(field: dataclasses.Field[Any]) -> Any:
-    return field.default
-
-
-def _value(name: str, kinds: Sequence[Any], value: Any) -> Any:
-    """Return the value of a field from that of its option."""
-    kind = next(kind for kind in kinds if kind is not NoneType)
-    option = name.replace("_", "-")
-    if get_origin(kind) is not tuple:
-        return None if kind is int and NoneType in kinds and value == 0 else value
-    element = get_args(kind)[0]
-    if element is str:
-        return tuple(parse.words(value))
-    return (parse.numbers if element is float else parse.whole_numbers)(option, value)
+        elif isinstance(option.default, tuple) and 0 < len(option.default) <= 5:
+            special = Special(help=f"{option.help} Default: {','.join(map(str, option.default))}.")
+        options[name] = FieldOption(option, special)
+    return options

@@ -72,16 +72,10 @@ def report(
 ) -> None:
     """Print the results of all runs in a directory next to the paper's, and write a page that works offline."""
     from swad.cli._console import make_console, short_warnings
-    from swad.testbed.measure.registry import stored_reports
     from swad.testbed.results.compare import UNIT_CHOICES
     from swad.testbed.results.comparison_tables import comparisons_tables
     from swad.testbed.results.comparisons import not_compared
     from swad.testbed.results.diagnostics import find_problems
-    from swad.testbed.results.figures.critical_difference import critical_difference_figure
-    from swad.testbed.results.figures.style import save_figures
-    from swad.testbed.results.figures.training import save_valley_figures
-    from swad.testbed.results.method_ranks import RANKS_NEED, rank_results
-    from swad.testbed.results.page.build import write_page
     from swad.testbed.results.run_tables import accuracy_table
 
     if no_page and output is not None:
@@ -107,6 +101,10 @@ def report(
     try:
         with short_warnings():
             if not no_page:
+                # Imported here because a table needs neither page nor figures.
+                from swad.testbed.measure.registry import stored_reports
+                from swad.testbed.results.page.build import write_page
+
                 reports, damaged = stored_reports(runs)
                 page = write_page(
                     runs,
@@ -123,6 +121,11 @@ def report(
                 )
                 written.append(str(page))
             if figures is not None:
+                from swad.testbed.results.figures.critical_difference import critical_difference_figure
+                from swad.testbed.results.figures.style import save_figures
+                from swad.testbed.results.figures.training import save_valley_figures
+                from swad.testbed.results.method_ranks import RANKS_NEED, rank_results
+
                 drawn = save_valley_figures(by_dataset, figures, formats)
                 if (ranked := rank_results(by_dataset)) is not None:
                     diagram = critical_difference_figure(ranked)

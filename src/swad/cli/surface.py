@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -57,7 +58,8 @@ def surface(
     from swad.testbed.experiments.run_surface import measure_surfaces, report_surfaces
     from swad.testbed.results.measurement_rows import SURFACE
 
-    formats, folder = parse.figure_formats(figure_formats), parse.output_folder(output, runs[0], "figures")
+    formats, several = parse.figure_formats(figure_formats), len(runs) > 1
+    folder = Path("surface") if output is None and several else parse.output_folder(output, runs[0], "figures")
     if stored:
         paths = parse.stored_runs(context, runs, SURFACE, "runs", "output", "figure_formats")
         print_report(report_surfaces(paths, output=folder, formats=formats))

@@ -63,7 +63,8 @@ def tune(
         bool, typer.Option("--save-weights", help="Also save the averages with the chosen settings.")
     ] = False,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Directory for results. Default: RUN/tune.")
+        Path | None,
+        typer.Option("--output", "-o", help="Directory for results. Default: RUN/tune, or with several tune."),
     ] = None,
     figure_formats: FigureFormats = FORMATS,
     data: DataNow = None,
@@ -88,7 +89,7 @@ def tune(
     )
     require_choice("--select", select, ("iid", "oracle"))
     formats = parse.figure_formats(figure_formats)
-    folder = parse.output_folder(output, runs[0], "tune")
+    folder = Path("tune") if output is None and len(runs) > 1 else parse.output_folder(output, runs[0], "tune")
     with measuring() as progress:
         result = tuning.tune(
             runs,

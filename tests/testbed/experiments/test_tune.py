@@ -16,7 +16,8 @@ from safetensors.torch import load_file
 
 from helpers.runs import short
 from helpers.twins import averaged
-from swad.testbed.experiments import segment_runs, tune, tune_runs
+from swad.testbed.experiments import tune, tune_runs
+from swad.testbed.measure import kept_segments
 from swad.testbed.measure.saved_run import open_run
 from swad.testbed.results.tuning import TuneRow, ValleySetting, choose
 from swad.testbed.training.loop import train
@@ -92,10 +93,10 @@ def test_a_run_with_an_average_whose_file_is_gone_can_be_tuned(runs):
 def test_a_cache_is_opened_for_the_runs_that_read_from_one(pipeline, recipe, monkeypatch):
     """A cache of ImageNet would take hours to build, and a run of its recipe reads none."""
     opened = []
-    monkeypatch.setattr(segment_runs, "load_dataset", lambda config, data: "dataset")
-    monkeypatch.setattr(segment_runs, "open_cache", lambda dataset, *_, **options: opened.append(dataset))
+    monkeypatch.setattr(kept_segments, "load_dataset", lambda config, data: "dataset")
+    monkeypatch.setattr(kept_segments, "open_cache", lambda dataset, *_, **options: opened.append(dataset))
     config = dataclasses.replace(resolve(short(Path("run"))), input_pipeline=pipeline, recipe=recipe)
-    segment_runs._cache(SimpleNamespace(data=None), config)
+    kept_segments._cache(SimpleNamespace(data=None), config)
     assert opened == ["dataset"] * ((pipeline, recipe) == ("gpu", None))
 
 

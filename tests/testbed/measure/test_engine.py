@@ -86,7 +86,7 @@ def test_new_weights_are_measured_again_and_not_mixed_with_the_old(run, two_tria
 def test_many_weights_are_measured_in_groups_with_the_same_rows(run, tmp_path, monkeypatch):
     names = ["best", "last", "swa"]
     whole = measure(open_run(shutil.copytree(run.path, tmp_path / "whole")), names)
-    monkeypatch.setattr(engine, "AT_ONCE", 2)
+    monkeypatch.setattr(Measurement, "at_once", 2)
     parts = measure(run, names)
     assert sorted(map(str, parts)) == sorted(map(str, whole))
 
@@ -119,9 +119,9 @@ def test_every_measurement_says_what_it_is(name):
     what = get_measurement(name)
     assert issubclass(what, Measurement)
     fields = [field.name for field in dataclasses.fields(what)]
-    from swad.testbed.measure.base import option_help
+    from swad.testbed.measure.base import options_of
 
-    assert set(option_help(what)) == set(fields)
+    assert {name for name, option in options_of(what).items() if option.help} == set(fields)
     json.dumps(what().settings())
 
 

@@ -20,6 +20,15 @@ from swad.util.progress import Progress
 Score = Callable[[nn.Module], float]
 
 
+def all_windows(segments: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return the first and the last update of all windows of segments, those with the earliest start first.
+
+    >>> all_windows([(1, 4), (5, 8)])
+    [(1, 4), (1, 8), (5, 8)]
+    """
+    return [(first, last) for (first, _), (_, last) in combinations_with_replacement(segments, 2)]
+
+
 class SegmentWindows:
     """The averages of windows of whole segments, copied into a model one after another.
 
@@ -51,8 +60,7 @@ class SegmentWindows:
 
     def all(self) -> list[Span]:
         """Return all S (S + 1) / 2 windows, those with the earliest start first."""
-        pairs = combinations_with_replacement(self.spans, 2)
-        return [Span(first.first, last.last) for first, last in pairs]
+        return [Span(*window) for window in all_windows([(span.first, span.last) for span in self.spans])]
 
     def averages(self, windows: Iterable[Span] | None = None) -> Iterator[Span]:
         """Copy the average of each window into the model and yield the window; by default of all windows."""

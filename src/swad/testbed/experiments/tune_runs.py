@@ -18,8 +18,8 @@ from swad.averaging.valley import LossValley
 from swad.testbed.averages import registry
 from swad.testbed.averages.segment_log import load_segments, read_segment, replay
 from swad.testbed.data.splits import DomainSplit
-from swad.testbed.experiments.segment_runs import build_estimate, build_loaders, build_network, kept_segments
 from swad.testbed.measure.finished_runs import finished_runs, skip_notes
+from swad.testbed.measure.kept_segments import build_estimate, build_loaders, build_network, kept_segments
 from swad.testbed.measure.saved_run import SavedRun, open_run
 from swad.testbed.results.measurement_rows import Row, RowFile
 from swad.testbed.results.records import RECORDS
@@ -138,7 +138,7 @@ def find_tunable(paths: Sequence[Path | str], data: Path | str | None) -> tuple[
         if not losses:
             without_loss.append(run.path)
             continue
-        saved = open_run(run.path, data) if kept_segments(run) else None
+        saved = open_run(run.path, data) if kept_segments(run.path) else None
         runs[run.path] = TunableRun(run, dict(sorted(losses.items())), saved)
     notes += skip_notes({"recorded no validation loss": without_loss})
     if not runs:

@@ -20,12 +20,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from types import NoneType
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, get_type_hints
 
 from swad.testbed.results.measured import Reading
 from swad.testbed.results.measurement_rows import Row
-from swad.util.options import Bounds, problem
+from swad.testbed.training.setting import Setting
+from swad.util.options import Bounds
 from swad.util.progress import Progress, part_progress
 
 if TYPE_CHECKING:
@@ -51,6 +51,9 @@ class Measurement(Reading, ABC):
     of_window: ClassVar[bool] = False
     """Whether the weights may be "window", several snapshots inside the range that SWAD averaged."""
 
+    at_once: ClassVar[int] = 8
+    """Most sets of weights to measure together; images are read again for further ones."""
+
     images: int | None = 200
 
     def __post_init__(self) -> None:
@@ -59,14 +62,7 @@ class Measurement(Reading, ABC):
 
     def problems(self) -> list[str]:
         """Return the rules that options break; each says the rule and what was received."""
-        kinds = option_types(type(self))
-        bounds = {"images": Bounds(minimum=1)}
-        found = []
-        for name, allowed in kinds.items():
-            value = getattr(self, name)
-            if value is not None or NoneType not in allowed:
-                allowed = tuple(kind for kind in allowed if kind is not NoneType)
-                found.append(problem(name.replace("_", "-"), value, allowed, bounds.get(name, Bounds())))
+        found = [option.problem(getattr(self, name)) for name, option in options_of(type(self)).items()]
         return [text for text in found if text]
 
     @property
@@ -86,6 +82,17 @@ class Measurement(Reading, ABC):
         """
         return self
 
+    def lacking(self, run: SavedRun) -> str:
+        """Return why a run has nothing to measure, so that it is skipped; empty if it has."""
+        return ""
+
+    def check_together(self, runs: Sequence[SavedRun]) -> None:
+        """Raise an error if runs cannot be compared; nothing is measured before."""
+
+    def weights(self, run: SavedRun, names: Sequence[str]) -> dict[str, str]:
+        """Return what to measure of a run, each with a fingerprint that changes with it. Default: saved weights."""
+        return {name: run.fingerprint(name) for name in names}
+
     def settings(self) -> dict[str, Any]:
         """Return the settings that distinguish rows which must not be mixed. Default: every field."""
         return dataclasses.asdict(self)
@@ -102,24 +109,28 @@ class Measurement(Reading, ABC):
         """
 
 
-def option_types(what: type[Measurement]) -> dict[str, tuple[Any, ...]]:
-    """Return the types that each option of a measurement may have."""
-    hints = get_type_hints(what)
-    declared = {field.name: hints[field.name] for field in dataclasses.fields(what)}
-    return {
-        name: (kind,) if get_origin(kind) in (tuple, Literal) or not get_args(kind) else get_args(kind)
-        for name, kind in declared.items()
-    }
-
-
-def option_help(what: type[Measurement]) -> dict[str, str]:
-    """Return the text on each option in the docstring's ``Args:``."""
+def options_of(what: type[Measurement]) -> dict[str, Setting]:
+    """Return the options of a measurement: its fields, with the text on each in the docstring's ``Args:``."""
     texts: dict[str, str] = {}
     for cls in reversed(what.__mro__):  # a subclass may leave out the options that it inherits
         _, _, arguments = (inspect.cleandoc(cls.__doc__ or "")).partition("Args:\n")
         found = re.findall(r"^    (\w+): (.*(?:\n {8,}.*)*)", arguments, re.MULTILINE)
         texts |= {name: " ".join(text.split()) for name, text in found}
-    return {field.name: texts[field.name] for field in dataclasses.fields(what) if field.name in texts}
+    hints, bounds = get_type_hints(what), {"images": Bounds(minimum=1)}
+    return {
+        field.name: Setting(
+            name=field.name,
+            section="",
+            annotation=hints[field.name],
+            default=field.default,
+            required=False,
+            role=None,
+            help=texts.get(field.name, ""),
+            free_on_resume=True,
+            bounds=bounds.get(field.name, Bounds()),
+        )
+        for field in dataclasses.fields(what)
+    }
 
 
 class MeasuredRun:
@@ -142,7 +153,7 @@ class MeasuredRun:
         progress: Progress | None = None,
     ) -> None:
         self.run, self.device, self.progress = run, device, progress
-        self._what, self._workers = what, workers
+        self._what, self.workers = what, workers
         self._models: dict[str, nn.Module] = {}
 
     @cached_property
@@ -157,7 +168,7 @@ class MeasuredRun:
     @cached_property
     def images(self) -> Images:
         """All images on the device at once, for what evaluates them a thousand times."""
-        return self.run.images(self._what.images, self.device, self._workers, self._what.source_images)
+        return self.run.images(self._what.images, self.device, self.workers, self._what.source_images)
 
     def model(self, weights: str) -> nn.Module:
         """Return the network with these weights in evaluation mode. It is loaded once."""
@@ -188,7 +199,7 @@ class MeasuredRun:
         read_again = self._what.passes * len(self._what.cases()) > 1
         keep = read_again and len(chosen) * 3 * spec.size**2 <= KEPT
         size = self.run.batch_size(self.device)
-        return EvalLoader(chosen, spec, size, workers=self._workers, device=self.device, keep=keep)
+        return EvalLoader(chosen, spec, size, workers=self.workers, device=self.device, keep=keep)
 
 
 @dataclass(frozen=True)

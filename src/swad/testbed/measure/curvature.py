@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -91,9 +91,9 @@ class Curvature(Measurement):
         return found | {"Trace": row["trace"]}
 
     @classmethod
-    def upgrade(cls, row: Row) -> Row | None:
+    def upgrade(cls, rows: Sequence[Row]) -> Iterable[Row]:
         """Earlier rows name the side as their domain, beside those of every domain."""
-        return with_side(row)
+        return with_side(rows)
 
 
 MEASUREMENT = Curvature

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
     from swad.testbed.measure.saved_run import SavedRun
 
-AT_ONCE = 8
-"""Most sets of weights that are on the device at once; images are read again for further ones."""
 PARTS = 1000
 """Parts of an evaluation that progress counts."""
 
@@ -78,6 +76,7 @@ def plan(
     from swad.testbed.measure.saved_run import WINDOW
 
     device = torch.device(device)
+    what.check_together([run for run, _ in chosen])
     jobs = []
     for run, given in chosen:
         names = run.full_names(given)
@@ -87,7 +86,7 @@ def plan(
         of_device = {"device": device.type} if what.of_device else {}
         settings = {**of_run.settings(), **run.image_settings(what.images), **of_device}
         as_stored = {name: list(value) if isinstance(value, tuple) else value for name, value in settings.items()}
-        jobs.append(Job(run, of_run, {name: run.fingerprint(name) for name in names}, as_stored))
+        jobs.append(Job(run, of_run, of_run.weights(run, names), as_stored))
     return jobs
 
 
@@ -100,10 +99,13 @@ def cost(jobs: Sequence[Job], device: torch.device | str = "cpu") -> str:
     n_missing = sum(len(names) for _, cases in missing for _, names in cases)
     n_all = sum(len(job.fingerprints) * len(job.what.cases()) for job in jobs)
     text = f"{name}: {counted(len(jobs), 'run')}, {counted(n_all, 'evaluation')}, {n_all - n_missing:,} stored"
-    first = next((job for job, cases in missing if cases), None)
+    first, cases = next(((job, cases) for job, cases in missing if cases), (None, []))
     if first is None:
         return f"{text}, nothing to do"
-    n_images = first.what.passes * sum(map(len, MeasuredRun(first.run, first.what, torch.device(device)).domains))
+    domains = MeasuredRun(first.run, first.what, torch.device(device)).domains
+    of_side = {case.get("side") for case, _ in cases}
+    n_all_sides = sum(len(domain) for domain in domains if of_side & {domain.side, None})
+    n_images = first.what.passes * n_all_sides // len(of_side)
     # Runs differ by some images; the number of evaluations is exact.
     return f"{text}, {n_missing:,} to do with {n_images:,} images each: about {n_missing * n_images:,} forward passes"
 
@@ -132,7 +134,7 @@ def measure(
         with RowFile(job.run.path, what.file) as file:  # locked, so another process may have measured some by now
             key = file.add_settings(job.settings)
             fixed = {"key": key, "kind": what.kind}
-            for some in _parts(list(job.fingerprints)):
+            for some in _parts(list(job.fingerprints), what.at_once):
                 run = MeasuredRun(job.run, what, torch.device(device), workers)
                 for case, names in job.missing(file.rows, some):
                     run.progress = _within(progress, what.name, n_done, len(names), total)
@@ -148,9 +150,9 @@ def measure(
     return [job.run.path for job in jobs]
 
 
-def _parts(names: Sequence[str]) -> Iterator[Sequence[str]]:
-    for start in range(0, len(names), AT_ONCE):
-        yield names[start : start + AT_ONCE]
+def _parts(names: Sequence[str], at_once: int) -> Iterator[Sequence[str]]:
+    for start in range(0, len(names), at_once):
+        yield names[start : start + at_once]
 
 
 def _within(progress: Progress | None, name: str, n_done: int, n_names: int, total: int) -> Progress | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from swad.testbed.measure.saved_run import SavedRun, open_run
 from swad.testbed.results.run_data import RunData
@@ -11,6 +12,9 @@ from swad.testbed.results.runs import find_runs
 from swad.testbed.training.run_dir import RunError
 from swad.util.names import listed
 from swad.util.progress import Progress
+
+if TYPE_CHECKING:
+    from swad.testbed.measure.base import Measurement
 
 
 def finished_runs(paths: Sequence[Path | str], several_targets: bool = False) -> tuple[list[RunData], list[str]]:
@@ -52,11 +56,12 @@ def open_runs(paths: Sequence[Path | str], data: Path | str | None = None) -> tu
 
 
 def choose_weights(
-    runs: Sequence[SavedRun], names: Sequence[str]
+    runs: Sequence[SavedRun], names: Sequence[str], what: Measurement | None = None
 ) -> tuple[list[tuple[SavedRun, list[str]]], list[str]]:
     """Return each run with those of the named weights that it has, without names all that it reports; and notes.
 
-    A name that no run has is an error. A run that has none of the named weights is skipped.
+    A name that no run has is an error. A run that has none of the named weights is skipped, and one that lacks what a
+    measurement needs.
     """
     chosen, notes = [], []
     for run in runs:
@@ -64,10 +69,14 @@ def choose_weights(
         for name in names:
             if not any(_has_weights(other, name) for other in runs):
                 run.full_name(name)  # raises the error that lists the weights there are
-        if present:
+        if what is not None and (reason := what.lacking(run)):
+            notes.append(f"skipped {run.path}: {reason}")
+        elif present:
             chosen.append((run, present))
         else:
             notes.append(f"skipped {run.path}, which has none of {', '.join(names)}")
+    if not chosen:
+        raise RunError(f"there is no run to measure: {'; '.join(notes)}")
     return chosen, notes
 
 

@@ -6,7 +6,7 @@ evaluated a thousand times.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
@@ -158,9 +158,9 @@ class Flatness(Measurement):
         return {row["radius"]: row["mean"] for row in sorted(rows, key=lambda row: row["radius"]) if row["radius"]}
 
     @classmethod
-    def upgrade(cls, row: Row) -> Row | None:
+    def upgrade(cls, rows: Sequence[Row]) -> Iterable[Row]:
         """Earlier rows have no side: those of a side name it as the domain, beside rows of every domain."""
-        return with_side(row)
+        return with_side(rows)
 
 
 def changed_settings(what: Any, **further: Any) -> dict[str, Any]:
@@ -170,11 +170,13 @@ def changed_settings(what: Any, **further: Any) -> dict[str, Any]:
     return {name: value for name, value in settings.items() if value != defaults[name]}
 
 
-def with_side(row: Row) -> Row | None:
-    """Return an earlier row of a side as a row of today; None for one of a single domain, which the side includes."""
-    if "side" in row:
-        return row
-    return {**row, "side": row["domain"]} if row["domain"] in SIDES else None
+def with_side(rows: Sequence[Row]) -> Iterator[Row]:
+    """Return earlier rows of a side as rows of today, without those of single domains, which the side includes."""
+    for row in rows:
+        if "side" in row or "domain" not in row:
+            yield row
+        elif row["domain"] in SIDES:
+            yield {**row, "side": row["domain"]}
 
 
 def _numbers(row: Any) -> Row:

@@ -10,10 +10,13 @@ A measurement is a file of `swad.testbed.measure`, or of a folder named in SWAD_
 from __future__ import annotations
 
 import dataclasses
+import os
 import warnings
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from swad.util.jsonl import compressed_path
 from swad.util.names import did_you_mean
 from swad.util.plugins import Registry
 
@@ -51,14 +54,21 @@ def stored_reports(runs: Sequence[RunData]) -> tuple[list[MeasuredReport], list[
     from swad.testbed.results.imagenet_parts import ImageNetC, read_stored_values
     from swad.testbed.results.measured import measured
     from swad.testbed.results.measured_report import report
+    from swad.testbed.results.measurement_rows import ROBUSTNESS
     from swad.testbed.results.records import RecordError
 
     reports: list[MeasuredReport] = []
     problems: list[str] = []
+    # Looked up once: most runs of a large sweep have no measurement at all.
+    files = {run.path: set(os.listdir(run.path)) if run.path.is_dir() else set() for run in runs}
+
+    def having(file: str) -> list[RunData]:
+        return [run for run in runs if not files[run.path].isdisjoint((file, compressed_path(Path(file)).name))]
+
     for name in list_measurements():
         try:
             what = get_measurement(name)
-            values = measured(runs, what)
+            values = measured(having(what.file), what)
             if len(values):
                 reports.append(report(values, what))
         except (MeasurementError, RecordError) as error:
@@ -67,7 +77,7 @@ def stored_reports(runs: Sequence[RunData]) -> tuple[list[MeasuredReport], list[
                 problems.append(problem)
                 warnings.warn(f"the page lacks measurements: {error}", stacklevel=2)
     try:
-        if len(values := read_stored_values(runs)):
+        if len(values := read_stored_values(having(ROBUSTNESS))):
             reports.append(report(values, ImageNetC))
     except RecordError:  # the file of errors under corruption, which was reported above
         pass
@@ -101,5 +111,5 @@ FILES = Registry(
     "MEASUREMENT",
     _checked,
     MeasurementError,
-    helpers=("base", "engine", "registry", "finished_runs", "saved_run"),
+    helpers=("base", "engine", "registry", "finished_runs", "kept_segments", "saved_run"),
 )

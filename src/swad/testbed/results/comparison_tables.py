@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from swad.testbed.results.compare import UNITS, VERDICTS, arrow, p_text
-from swad.testbed.results.comparisons import TESTS, Comparison
 from swad.testbed.results.tables import Cell, Row, Table
 from swad.util.names import counted
 
@@ -32,7 +31,7 @@ def comparison_cells(test: Any, scale: float = 100, decimals: int = 2) -> tuple[
     """
     return (
         Cell(scale * test.difference, decimals=decimals, signed=True, mark=f" {arrow(test)}".rstrip()),
-        interval_cell(test, scale, decimals),
+        _interval_cell(test, scale, decimals),
         *(Cell() if math.isnan(p) else Cell(p, text=p_text(p)) for p in (test.p, test.corrected_p)),
         Cell(text=f"{counted(test.n, test.unit.removesuffix('s'))}{', t' if test.test == 't' else ''}"),
     )
@@ -77,14 +76,9 @@ def comparisons_tables(tests: pd.DataFrame, further_notes: Sequence[str] = ()) -
     return tables
 
 
-def interval_cell(test: Any, scale: float = 100, decimals: int = 2) -> Cell:
-    """Show the interval of a difference, in points.
-
-    >>> from swad.util.paired import PairedTest
-    >>> interval_cell(PairedTest(0.004, -0.004, 0.0123, 0.3, 6, "sign flips")).text
-    '-0.40 to +1.23'
-    """
-    if test.low is None or math.isnan(test.low):
+def _interval_cell(test: Any, scale: float = 100, decimals: int = 2) -> Cell:
+    """Show the interval of a difference, in points."""
+    if math.isnan(test.low):
         return Cell()
     return Cell(text=f"{scale * test.low:+z.{decimals}f} to {scale * test.high:+z.{decimals}f}")
 
@@ -122,12 +116,8 @@ def _notes(tests: pd.DataFrame) -> list[str]:
     return notes
 
 
-def comparisons_csv(tests: pd.DataFrame | Sequence[Comparison]) -> str:
+def comparisons_csv(tests: pd.DataFrame) -> str:
     """Return comparisons as comma-separated values in full precision, one line for each."""
-    import pandas as pd
-
-    if not isinstance(tests, pd.DataFrame):
-        tests = pd.DataFrame([comparison.row for comparison in tests], columns=list(TESTS))
     in_points = {name: 100 * tests[name].astype(float) for name in ("difference", "low", "high")}
     in_points |= {"accuracy": 100 * tests["value"], "baseline_accuracy": 100 * tests["baseline_value"]}
     words = {

@@ -10,16 +10,14 @@ compared pair by pair, and all comparisons on a dataset are corrected together.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from swad.testbed.results import compare as statistics
-from swad.testbed.results.compare import compare, compare_domains, is_clear, units_of_methods
+from swad.testbed.results.compare import compare, compare_domains, is_clear, p_text
 from swad.testbed.results.labels import is_erm
 from swad.testbed.results.selection import DatasetResults
 from swad.util.names import did_you_mean, plain
-from swad.util.paired import ALPHA, PairedTest
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -142,84 +140,9 @@ def _verdict(test: Any) -> str:
     corrected = f", corrected for {test.n_comparisons} comparisons" if test.n_comparisons > 1 else ""
     evidence = (
         f"95 % interval of the difference over {test.n} paired {test.unit}: {100 * test.low:+.1f} to "
-        f"{100 * test.high:+.1f} points; p = {statistics.p_text(test.corrected_p)}{corrected}"
+        f"{100 * test.high:+.1f} points; p = {p_text(test.corrected_p)}{corrected}"
     )
     if not is_clear(test):
         return f"The {test.unit} do not show a difference ({evidence})."
     more = "more" if test.difference > 0 else "less"
     return f"{test.method} reaches {abs(100 * test.difference):.1f} points {more} ({evidence})."
-
-
-# ------------------------------------------------------------ one comparison at a time, for windows
-
-Accuracies = Mapping[tuple[str, int], float]
-"""The accuracies of one method by target and trial."""
-
-UNITS, p_text = statistics.UNITS, statistics.p_text
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """A row of `compare` as an object."""
-
-    dataset: str
-    method: str
-    baseline: str
-    accuracy: float
-    baseline_accuracy: float
-    test: PairedTest
-    n_trials: int
-    unit: str
-    n_comparisons: int
-    corrected_p: float | None
-
-    @property
-    def difference(self) -> float:
-        """The method's accuracy minus the baseline's."""
-        return self.test.difference
-
-    @property
-    def is_clear(self) -> bool:
-        """Whether the corrected test shows a difference."""
-        return self.corrected_p is not None and self.corrected_p <= ALPHA
-
-    @property
-    def is_clear_alone(self) -> bool:
-        """Whether the test by itself, not corrected for others, shows a difference."""
-        return self.test.p is not None and self.test.p <= ALPHA
-
-    @property
-    def row(self) -> dict[str, Any]:
-        """The row, with the columns `TESTS`."""
-        numbers = {"value": self.accuracy, "baseline_value": self.baseline_accuracy, "missing_targets": ()}
-        return vars(self) | numbers | {**vars(self.test), "corrected_p": self.corrected_p}
-
-    @property
-    def arrow(self) -> str:
-        """See `compare.arrow`."""
-        return "" if self.test.p is None else ("↑" if self.difference > 0 else "↓") if self.is_clear else "–"
-
-
-def compare_accuracies(
-    accuracies: Mapping[str, Accuracies], baseline: str | None, *, dataset: str = "", together: bool = False
-) -> list[Comparison]:
-    """Compare methods by their accuracies on all targets that these have."""
-    comparisons = []
-    for row in compare(units_of_methods(accuracies), baseline, together=together).itertuples():
-        low, high, p, corrected = (None if math.isnan(n) else n for n in (row.low, row.high, row.p, row.corrected_p))
-        test = PairedTest(row.difference, low, high, p, row.n, None if p is None else row.test)
-        names = dataset, row.method, row.baseline
-        means = row.value, row.baseline_value
-        comparisons.append(Comparison(*names, *means, test, row.n_trials, row.unit, row.n_comparisons, corrected))
-    return comparisons
-
-
-def compare_together(accuracies: Mapping[str, Accuracies], baseline: str, dataset: str = "") -> list[Comparison]:
-    """Compare many methods that are alike; see `compare`."""
-    return compare_accuracies(accuracies, baseline, dataset=dataset, together=True)
-
-
-def complete_trials(targets: Sequence[str], *methods: Collection[tuple[str, int]]) -> list[int]:
-    """Return the trials in which all methods, given by target and trial of their results, have every target."""
-    trials = sorted({trial for _, trial in methods[0]})
-    return [n for n in trials if all((target, n) in results for results in methods for target in targets)]

@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from swad.testbed.results.labels import weights_label
+from swad.testbed.results.labels import algorithm_label, weights_label
 from swad.testbed.results.measurement_rows import Row, last_shown, read_rows
 from swad.testbed.results.records import RecordError
 from swad.testbed.results.run_data import RunData
@@ -22,6 +22,7 @@ from swad.util.jsonl import stored_path
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.figure import Figure
 
 COLUMNS = (
     *("dataset", "algorithm", "weights", "target", "trial", "side"),
@@ -35,7 +36,7 @@ Quantity = str | float
 Case = tuple[Any, ...]
 """The values of a reading's `fields` in one row."""
 
-NOT_OF_VALUES = ("v", "key", "kind", "mixed_groups", "measure")
+NOT_OF_VALUES = ("v", "key", "kind", "mixed_groups", "measure", "line")
 """Fields of stored settings in which runs may differ and still be averaged."""
 NOT_FINITE = ("inf", "-inf", "nan")
 """How JSON has the numbers that it lacks."""
@@ -68,6 +69,12 @@ class Reading:
     """The `measure` in stored settings, which tells two measurements of one kind apart."""
     fields: ClassVar[tuple[str, ...]] = ()
     """Fields that tell the rows of one set of weights and domain apart; the last row of each counts."""
+    by_algorithm: ClassVar[bool] = False
+    """Whether every algorithm has tables of its own."""
+    unit: ClassVar[str] = "trials"
+    """Unit of the tests: targets of a trial may vary together, so trials; see `swad.testbed.results.compare.UNITS`."""
+    untested: ClassVar[Mapping[str, str]] = {}
+    """By side a method that was chosen by the values shown, so that a test would always favor it."""
     columns: ClassVar[Mapping[str, Any]] = {}
     """Fields that a row must have besides weights, domain and side, with their types."""
 
@@ -84,9 +91,29 @@ class Reading:
         raise NotImplementedError
 
     @classmethod
-    def upgrade(cls, row: Row) -> Row | None:
-        """Return a row that an earlier version stored as this version stores it; None if there is no such row now."""
-        return row
+    def upgrade(cls, rows: Sequence[Row]) -> Iterable[Row]:
+        """Return the rows of a file, those of earlier versions as this version stores them."""
+        return rows
+
+    @classmethod
+    def shown(cls, values: pd.DataFrame) -> pd.DataFrame:
+        """Return the methods that tables show, as rows of `measured` like `values`. Default: all."""
+        return values
+
+    @classmethod
+    def differences(cls, values: pd.DataFrame) -> pd.DataFrame | None:
+        """Return the tests behind a figure without an axis, of the values of one dataset, side and settings."""
+        return None
+
+    @classmethod
+    def remarks(cls, differences: pd.DataFrame) -> str:
+        """Return what to say below a table of those tests."""
+        return ""
+
+    @classmethod
+    def draw(cls, report: Any, dataset: str) -> Figure | None:
+        """Draw a figure of a dataset for a measurement without an axis."""
+        return None
 
     @classmethod
     def covered(cls, cases: Collection[Case]) -> dict[str, Any]:
@@ -119,9 +146,11 @@ def measured(runs: Iterable[RunData], what: type[Reading], weights: Collection[s
     ordered = sorted(runs, key=lambda run: (run.algorithm != "erm", run.config.get("lr_schedule") != "decay"))
     for number, run in enumerate(ordered):
         settings, rows = _shown(run, what)
+        of_algorithm = f", {algorithm_label(run.algorithm)}" if what.by_algorithm and run.algorithm != "erm" else ""
+        dataset = f"{run.table_name}{of_algorithm}"
         for row in rows:
             if not weights or row["weights"] in weights:
-                units = found.setdefault((run.table_name, row["side"], settings), {})
+                units = found.setdefault((dataset, row["side"], settings), {})
                 domains = units.setdefault((number, row["weights"]), {})
                 domains.setdefault(row["domain"], {})[tuple(row[field] for field in what.fields)] = row
     lines = []
@@ -146,18 +175,23 @@ def _mean_over_domains(
 
 def _shown(run: RunData, what: type[Reading]) -> tuple[str, list[Row]]:
     """Return settings as JSON, and the rows of the weights that were requested last, in that order."""
-    stored = read_rows(run.path, what.file)
+    file = stored_path(run.path / what.file)
+    numbered = [{**row, "line": number} for number, row in enumerate(read_rows(run.path, what.file), start=1)]
+    try:
+        stored = list(what.upgrade(numbered))
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        reason = f"a row has an unexpected {error}" if isinstance(error, KeyError) else str(error)
+        raise _damaged(str(file), reason) from None
     shown = last_shown(stored, what.kind, measure=what.of)
     if shown is None:
         return "", []
     key = shown[0]["key"]
     settings = {name: value for name, value in shown[0].items() if name not in NOT_OF_VALUES}
-    rows = []
-    for number, row in enumerate(stored, start=1):
-        if row["kind"] == what.kind and row["key"] == key:
-            upgraded = what.upgrade(row)
-            if upgraded is not None:
-                rows.append(_checked(upgraded, what, f"{stored_path(run.path / what.file)}, line {number}"))
+    rows = [
+        _checked(row, what, f"{file}, line {row['line']}")
+        for row in stored
+        if row["kind"] == what.kind and row["key"] == key
+    ]
     mark = next(row for row in reversed(stored) if row["kind"] == "shown" and row["key"] == key)
     present = dict.fromkeys(row["weights"] for row in rows)
     # Older files name the weights, or only the first; they have no fingerprints, so the last row of a case counts.

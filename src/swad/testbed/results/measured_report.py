@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,7 +36,7 @@ PLACE = ("dataset", "side", "settings")
 MAX_POINTS = 7
 """Most points of an axis that a table shows. The last one is always among them."""
 NOTE = (
-    "Differences are paired by trial, and hold for another training on these targets. p is of one test; corrected p: "
+    "Differences are paired by {}, and hold for another training on these targets. p is of one test; corrected p: "
     "Holm, for all tests of this table. ↑ higher, ↓ lower: corrected p of at most 0.05; –: no difference shown. "
     "Intervals are not corrected."
 )
@@ -67,12 +67,12 @@ class MeasuredReport:
         return tuple(table for tables in self.by_place.values() for table in tables)
 
     def figure(self, dataset: str) -> Figure | None:
-        """Draw the curves of a dataset; None if the measurement has no axis."""
+        """Draw the curves of a dataset, or what the measurement draws without an axis, if anything."""
         from swad.testbed.results.figures.curves import curves_figure
 
         what = self.what
         if not what.axis:
-            return None
+            return what.draw(self, dataset)
         points, differences = self.drawn(dataset)
         return curves_figure(points, differences, title=what.title, axis=what.axis, scale=what.scale, log=self.log)
 
@@ -157,8 +157,9 @@ def report(
     import pandas as pd
 
     all_means, all_tests, along, by_place = [], [], [], {}
+    all_values = dict(iter(values.groupby(list(PLACE), sort=False)))
     settings_of = group_by(values[list(PLACE)].drop_duplicates().itertuples(index=False), lambda place: place[:2])
-    for place, rows in values.groupby(list(PLACE), sort=False):
+    for place, rows in what.shown(values).groupby(list(PLACE), sort=False):
         dataset, side, settings = place
         of_place = dict(zip(PLACE, place, strict=True))
         stated = json.loads(settings)
@@ -175,19 +176,23 @@ def report(
             columns = {**{target: of_quantity.loc[[target]] for target in targets}, "mean": of_quantity}
         first = next(iter(units.values()))
         title = f"{what.title}{f', {by_target}' if by_target else ''}: {where}"
-        notes = (f"{_averaged_over(first)} {what.notes(stated)}".strip(), f"Measured with {_in_words(stated)}.")
+        differences = what.differences(all_values[place])
+        remarks = "" if differences is None else what.remarks(differences)
+        texts = (_averaged_over(first), what.notes(stated), remarks)
+        notes = (" ".join(filter(None, texts)), f"Measured with {_in_words(stated)}.")
         tables = [mean_table(title, columns, what, notes if stated else notes[:1])]
-        # Targets of a trial may vary together, so trials are the units of the tests.
-        family = {quantity: units[quantity] for quantity in what.compared or shown if quantity in units}
+        tested = {quantity: units[quantity] for quantity in what.compared or shown if quantity in units}
+        family = {quantity: each.loc[:, each.columns != what.untested.get(side)] for quantity, each in tested.items()}
         baseline = first.columns[0]
-        tests = compare(family, baseline, "trials")
+        tests = compare(family, baseline, what.unit)
         if len(tests):
             tables.append(comparison_table(f"Compared with {baseline}: {where}", tests, what))
         by_place[place] = tuple(tables)
         parts = pd.concat({quantity: means(each) for quantity, each in units.items()}, names=["quantity", "method"])
         all_means.append(parts.reset_index().assign(**of_place))
         points = {each: units[each] for each in units if what.axis and _is_point(each)}
-        along.append(compare(points, baseline, "trials").assign(**of_place))
+        differences = compare(points, baseline, "trials") if differences is None else differences
+        along.append(differences.assign(**of_place))
         all_tests.append(tests.assign(**of_place))
     joined = [pd.concat(each, ignore_index=True) for each in (all_means, all_tests, along)]
     mean_columns = [*PLACE, "quantity", "method", "mean", "error", "low", "high", "n"]
@@ -254,13 +259,17 @@ def comparison_table(title: str, tests: pd.DataFrame, what: type[Reading]) -> Ta
         tests: The tests of `compare`.
         what: How numbers are shown.
     """
-    rows = []
+    rows, paired_by = [], "target and trial" if (tests["unit"] == "runs").any() else "trial"
     for test in tests.itertuples():
         decimals = max(2, decimals_of(what.scale * test.difference, what))
-        cells = comparison_cells(test, what.scale, decimals)
-        rows.append(Row(f"{test.method}, {what.heading.format(test.quantity)}", cells))
+        *cells, n = comparison_cells(test, what.scale, decimals)
+        if test.unit == "runs":
+            n = replace(
+                n, text=f"{counted(test.n, 'run')}, {counted(test.n_trials, 'trial')}{', t' * (test.test == 't')}"
+            )
+        rows.append(Row(f"{test.method}, {what.heading.format(test.quantity)}", (*cells, n)))
     heading = "Points" if what.scale == 100 else "Difference"
-    notes = (NOTE, *[ONE_TRIAL] * bool((tests["n_trials"] == 1).any()))
+    notes = (NOTE.format(paired_by), *[ONE_TRIAL] * bool((tests["n_trials"] == 1).any()))
     return Table(title, (heading, *COLUMNS), tuple(rows), notes, corner="Difference")
 
 

@@ -34,6 +34,7 @@ from swad.util.jsonl import JsonlWriter, read_lines, stored_path
 FLATNESS = "flatness.jsonl"
 ROBUSTNESS = "robustness.jsonl"
 SURFACE = "surface.jsonl"
+WINDOWS = "windows.jsonl"
 
 SCHEMA = 2
 """Version of a line. It changes when an older reader would misread a line. 2: a line ends with its checksum."""

@@ -9,7 +9,6 @@ runs.skipped      # the run directories that cannot be used, and why
 
 from __future__ import annotations
 
-import gc
 import hashlib
 import json
 import os
@@ -253,8 +252,6 @@ def find_runs(root: str | os.PathLike[str], *, warn: bool = True, progress: Prog
                 reason = f"the run failed ({failure.error})" if failure else "no value has been recorded yet"
                 waiting.append(SkippedRun(directory, name, reason, run))
     records = columns.frame if runs else None
-    if len(runs) >= MANY:
-        gc.freeze()  # they live as long as a report: without this, the collector searches them again and again
     if not runs and waiting:
         # The runs have just started, and a report can show that.
         runs, waiting = [entry.run for entry in waiting if entry.run is not None], []

@@ -1,273 +1,241 @@
-"""The accuracy of every window of segments, against that of the window which SWAD chose.
+"""Windows of kept segments: which of them tables show, how all compare with SWAD's average, and their heat map.
 
-`swad.testbed.experiments.run_windows` measures the rows of a run's `windows.jsonl`; this module reads and compares
-them. A window consists of whole segments, and is named here by the numbers of its first and its last segment. SWAD
-itself begins with the weights of a single update, the evaluation at which the valley starts, and so is almost a window.
+A window is a range of whole segments; its weights are named by its first and last step, such as "201-400". SWAD itself
+begins with the weights of a single update, the evaluation at which the valley starts, and so is almost a window.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import combinations_with_replacement
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-from swad.testbed.results.comparisons import Comparison, compare_accuracies, compare_together, complete_trials
-from swad.testbed.results.labels import algorithm_label, method_label
-from swad.testbed.results.measurement_rows import Row, read_rows
-from swad.testbed.results.run_data import RunData
-from swad.util.grouping import group_by
-from swad.util.statistics import mean
+from swad.testbed.results.compare import compare, is_clear, units_of
+from swad.testbed.results.measurement_rows import Row
+from swad.util.paired import ALPHA
 
-WINDOWS = "windows.jsonl"
-"""The accuracies of a run's windows, in its directory."""
-SIDES = ("target", "validation")
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+    from swad.testbed.results.measured_report import MeasuredReport
+
+ACCURACY, FIRST, LAST = "Accuracy, %", "First step", "Last step"
+"""Quantities."""
 DENSE_SWA = 0.2
 """SWA averages this last share of training."""
 LAST_SHARE = f"last {100 * DENSE_SWA:g} %"
-
-BEST = {"target": "best on the target (oracle)", "validation": "best on validation (fit-on-val)"}
-"""Labels of the windows that are chosen by the accuracy on a side, each run by itself."""
+BEST = {"unseen": "best on the target (oracle)", "seen": "best on validation (fit-on-val)"}
+"""The windows that each run chooses by the accuracy on a side."""
 LIVE = {"last": "live weights, last step", "best": "live weights, best on validation"}
-"""Saved weights without an average, which are compared too, with their labels."""
+"""Saved weights without an average."""
+PANELS = {"unseen": "Held-out target", "seen": "Source validation"}
 
 Window = tuple[int, int]
-"""The numbers of the first and the last segment, both inside."""
+"""The first and the last step of a window."""
+
+_OF_RUN = ["dataset", "algorithm", "settings", "target", "trial"]
+_EARLIER_SIDES = {"target": "unseen", "validation": "seen"}
+_NOT_OF_VALUES = ("average", "range", "segments", "records", "device")
 
 
-@dataclass(frozen=True)
-class RunWindows:
-    """The accuracies of all windows of one run on one or both sides, and of weights that the run saved."""
+def window_of(weights: str) -> Window | None:
+    """Return the first and the last step of a window by its name; None for weights that were saved.
 
-    run: RunData
-    average: str
-    """The average of the run that the windows are compared with."""
-    start: int
-    end: int
-    """The first and the last update of that average."""
-    segments: tuple[tuple[int, int], ...]
-    """The first and the last update of every segment."""
-    windows: Mapping[str, Mapping[Window, float]] = field(repr=False)
-    """Mean accuracy over domains by side and window; sides whose measurement is not complete are left out."""
-    weights: Mapping[str, Mapping[str, float]] = field(repr=False)
-    """The same of saved weights, by side and name."""
-    images: int | None = None
-    """Number of images of every domain; None for all."""
-    settings: Mapping[str, object] = field(default_factory=dict, repr=False)
-    """All settings of the measurement, as stored."""
-
-    @property
-    def group(self) -> tuple[str, str]:
-        """Dataset, as in the titles of tables, and algorithm: the runs that are compared together."""
-        return self.run.table_name, self.run.algorithm
-
-    @property
-    def unit(self) -> tuple[str, int]:
-        """Target and trial."""
-        return self.run.target, self.run.trial
-
-    @property
-    def own(self) -> Window:
-        """The window of whole segments that is nearest to the run's average."""
-        begin = min(range(len(self.segments)), key=lambda k: abs(self.segments[k][0] - self.start))
-        return begin, min(range(begin, len(self.segments)), key=lambda k: abs(self.segments[k][1] - self.end))
-
-    def n_updates(self, window: Window) -> int:
-        """Return how many updates a window has."""
-        return self.segments[window[1]][1] - self.segments[window[0]][0] + 1
-
-    def best(self, side: str) -> Window:
-        """Return the window with the highest accuracy; among equals the longest, then the earliest, as fit-on-val."""
-        accuracies = self.windows[side]
-        return max(accuracies, key=lambda window: (accuracies[window], self.n_updates(window)))
-
-
-def all_windows(n_segments: int) -> list[Window]:
-    """Return all windows of a number of segments.
-
-    >>> all_windows(2)
-    [(0, 0), (0, 1), (1, 1)]
+    >>> window_of("201-400"), window_of("swad"), window_of("step-000300")
+    ((201, 400), None, None)
     """
-    return list(combinations_with_replacement(range(n_segments), 2))
+    match = re.fullmatch(r"(\d+)-(\d+)", weights)
+    return None if match is None else (int(match[1]), int(match[2]))
 
 
-# ------------------------------------------------------------ stored rows
-
-
-def read_windows(run: RunData) -> list[RunWindows]:
-    """Read the measurements of a run that are complete on at least one side; that measured last comes last."""
-    rows = read_rows(run.path, WINDOWS)
-    by_key = group_by(rows, lambda row: str(row["key"]))
-    shown = {row["key"]: number for number, row in enumerate(rows) if row["kind"] == "shown"}
-    measured = [_measurement(run, by_key[key]) for key in sorted(by_key, key=lambda key: shown.get(key, -1))]
-    return [each for each in measured if each is not None and each.windows]
-
-
-def _measurement(run: RunData, rows: Sequence[Row]) -> RunWindows | None:
-    settings = next((row for row in rows if row["kind"] == "settings"), None)
-    if settings is None:
-        return None
-    segments = tuple((first, last) for first, last in settings["segments"])
-    firsts, lasts = ({span[end]: k for k, span in enumerate(segments)} for end in (0, 1))
-    windows: dict[str, dict[Window, float]] = {}
-    weights: dict[str, dict[str, float]] = {}
+def upgraded(rows: Sequence[Row]) -> Iterator[Row]:
+    """Return rows of earlier versions, which have the accuracies of all domains in one, as those of today."""
+    averages = {row["key"]: (row["average"], row["range"]) for row in rows if "range" in row}
     for row in rows:
-        if row["kind"] == "window":
-            window = firsts[row["first"]], lasts[row["last"]]
-            windows.setdefault(row["side"], {})[window] = mean(row["accuracy"].values())
-        elif row["kind"] == "saved":
-            weights.setdefault(row["side"], {})[row["weights"]] = mean(row["accuracy"].values())
-    every = all_windows(len(segments))
-    complete = [
-        side
-        for side in SIDES
-        if len(windows.get(side, {})) == len(every) and settings["average"] in weights.get(side, {})
-    ]
-    return RunWindows(
-        run=run,
-        average=settings["average"],
-        start=settings["range"][0],
-        end=settings["range"][1],
-        segments=segments,
-        windows={side: {window: windows[side][window] for window in every} for side in complete},
-        weights={side: weights[side] for side in complete},
-        images=settings["images"],
-        settings={name: value for name, value in settings.items() if name not in ("key", "kind")},
+        if row["kind"] == "settings":
+            yield {name: value for name, value in row.items() if name not in _NOT_OF_VALUES}
+        elif row["kind"] in ("window", "saved"):
+            average, steps = averages[row["key"]]
+            if row["kind"] == "window":
+                steps = row["first"], row["last"]
+            weights = row.get("weights", f"{steps[0]}-{steps[1]}")
+            has_steps = row["kind"] == "window" or weights == average
+            for domain, accuracy in row["accuracy"].items():
+                place = {"weights": weights, "domain": domain, "side": _EARLIER_SIDES[row["side"]]}
+                of_steps = {"first": steps[0], "last": steps[1]} if has_steps else {}
+                yield {**row, "kind": "measured", **place, **of_steps, "accuracy": accuracy}
+        else:
+            yield row
+
+
+def choices(values: pd.DataFrame) -> pd.DataFrame:
+    """Return what tables show of rows of `measured`: weights that were saved, and the windows that matter.
+
+    Each run chooses its own windows; together they separate what the start and the end of its average add.
+    """
+    import pandas as pd
+
+    lines = []
+    for place, run in values.groupby(_OF_RUN, sort=False):
+        dataset, algorithm, settings, target, trial = place
+        by_side = {
+            side: rows.pivot_table(index=["weights", "method"], columns="quantity", values="value", sort=False)
+            for side, rows in run.groupby("side", sort=False)
+        }
+        windows = {side: _windows(table) for side, table in by_side.items()}
+        chosen = None
+        for side, table in by_side.items():
+            saved = {(w, method): row for (w, method), row in table.iterrows() if window_of(w) is None}
+            (_, own), average = next(iter(saved.items()))
+            if chosen is None:
+                chosen = _choose(own, (average[FIRST], average[LAST]), windows)
+            named = {own: average}
+            named |= {label: table.xs(f"{w[0]}-{w[1]}").iloc[0] for label, w in chosen.items() if label != BEST[side]}
+            named |= {LIVE.get(w, method): row for (w, method), row in saved.items() if method != own}
+            best = chosen[BEST[side]]
+            named[BEST[side]] = table.xs(f"{best[0]}-{best[1]}").iloc[0]
+            for label, row in named.items():
+                for quantity, value in row.dropna().items():
+                    lines.append((dataset, algorithm, label, target, trial, side, quantity, value, label, settings))
+    return pd.DataFrame(lines, columns=list(values.columns))
+
+
+def _windows(table: pd.DataFrame) -> dict[Window, float]:
+    found = {window_of(weights): accuracy for (weights, _), accuracy in table[ACCURACY].items()}
+    return {window: found[window] for window in sorted(window for window in found if window is not None)}
+
+
+def _choose(own: str, average: tuple[float, float], windows: Mapping[str, Mapping[Window, float]]) -> dict[str, Window]:
+    """Return the windows of a run by label.
+
+    Args:
+        own: The label of its average.
+        average: The first and the last step of that.
+        windows: Accuracies by side and window.
+    """
+    every = next(iter(windows.values()))
+    begin, end = nearest_window(average, every)
+    starts, last = sorted({first for first, _ in every}), max(last for _, last in every)
+    late = min(starts, key=lambda start: abs(start - 1 - (1 - DENSE_SWA) * last))
+    chosen = {
+        f"{own}'s window, whole segments": (begin, end),
+        f"{own}'s start to the last step": (begin, last),
+        f"first step to {own}'s end": (starts[0], end),
+        "all steps": (starts[0], last),
+        f"{LAST_SHARE} (SWA)": (late, last),
+        "last segment": (starts[-1], last),
+    }
+    return chosen | {BEST[side]: best_window(windows[side]) for side in BEST if side in windows}
+
+
+def nearest_window(average: tuple[float, float], windows: Iterable[Window]) -> Window:
+    """Return the window of whole segments that is nearest to the range of an average.
+
+    >>> nearest_window((200, 400), [(1, 100), (1, 500), (101, 500), (201, 300), (201, 400), (201, 500)])
+    (201, 400)
+    """
+    windows = list(windows)
+    begin = min(sorted({first for first, _ in windows}), key=lambda first: abs(first - average[0]))
+    ends = sorted(last for first, last in windows if first == begin)
+    return begin, min(ends, key=lambda last: abs(last - average[1]))
+
+
+def best_window(accuracies: Mapping[Window, float]) -> Window:
+    """Return the window with the highest accuracy; among equals the longest, then the earliest, as fit-on-val.
+
+    >>> best_window({(1, 4): 0.5, (1, 8): 0.6, (5, 8): 0.6, (9, 9): 0.6})
+    (1, 8)
+    """
+    return max(sorted(accuracies), key=lambda window: (accuracies[window], window[1] - window[0]))
+
+
+# ------------------------------------------------------------ all windows
+
+
+def compare_windows(values: pd.DataFrame) -> pd.DataFrame:
+    """Compare every window of one dataset, side and settings with the average, corrected for all windows together.
+
+    Windows overlap, so their differences rise and fall together. Holm's correction, which takes hundreds of tests as if
+    each were another question, would find next to nothing: signs are flipped in all windows at once instead.
+    """
+    rows = values[values["quantity"] == ACCURACY]
+    baseline = rows["method"].iloc[0]
+    is_shown = (rows["method"] == baseline) | rows["weights"].map(window_of).notna()
+    rows = rows[is_shown].assign(method=lambda frame: frame["weights"].where(frame["method"] != baseline, baseline))
+    means = rows.groupby(["method", "target", "trial"], sort=False)["value"].mean().reset_index()
+    return compare({ACCURACY: units_of(means)}, baseline, together=True)
+
+
+def window_counts(tests: pd.DataFrame) -> str:
+    """Count the windows whose difference from the average is shown, with and without a correction for their number."""
+    if not len(tests) or tests["p"].isna().all():
+        return ""
+    higher, shown, alone = tests["difference"] > 0, tests["corrected_p"] <= ALPHA, tests["p"] <= ALPHA
+    baseline = tests["baseline"].iloc[0]
+    corrected = "for all windows together: Westfall and Young instead of Holm, because windows overlap"
+    if (tests["test"] != "sign flips").any():
+        corrected = "by Holm, since the runs are too few to correct all windows together"
+    return (
+        f"Of {len(tests)} windows, {(shown & higher).sum()} are shown to be better than {baseline} and "
+        f"{(shown & ~higher).sum()} to be worse (corrected {corrected}). Without correction it is "
+        f"{(alone & higher).sum()} and {(alone & ~higher).sum()}, where chance alone would give "
+        f"about {ALPHA * len(tests):.0f} in total."
     )
 
 
-# ------------------------------------------------------------ comparisons
+def windows_figure(report: MeasuredReport, dataset: str) -> Figure:
+    """Draw the mean difference of every window from the average, one panel for each side and settings."""
+    from swad.testbed.results.figures.heat_map import HeatMap, Mark, heat_map_figure
 
-
-@dataclass(frozen=True)
-class WindowGroup:
-    """The runs of one dataset and algorithm, which have the same segments and targets in every trial."""
-
-    runs: tuple[RunWindows, ...]
-    left_out: tuple[int, ...] = ()
-    """Trials that lack targets, and are not compared."""
-
-    def __post_init__(self) -> None:
-        first = self.runs[0]
-        seen: dict[tuple[str, int], RunWindows] = {}
-        for run in self.runs:
-            if (other := seen.setdefault(run.unit, run)) is not run:
-                raise ValueError(
-                    f"runs of one dataset and algorithm must differ in target or trial, but "
-                    f"{other.run.path} and {run.run.path} do not (give the runs of one setting)"
-                )
-            if any(getattr(run, name) != getattr(first, name) for name in ("segments", "average", "images")):
-                raise ValueError(
-                    f"windows must have the same segments, average and images, but those of {first.run.path} and "
-                    f"{run.run.path} do not (measure them together, or show their last ones with --stored)"
-                )
-        if not self.sides:
-            raise ValueError("no side is complete in all of its runs (measure all with --evaluate-on both)")
-
-    @property
-    def name(self) -> str:
-        """Dataset and algorithm."""
-        dataset, algorithm = self.runs[0].group
-        return f"{dataset}, {algorithm_label(algorithm)}"
-
-    @property
-    def baseline(self) -> str:
-        """The label of the average that the windows are compared with."""
-        return method_label("erm", self.runs[0].average)
-
-    @property
-    def segments(self) -> tuple[tuple[int, int], ...]:
-        """The first and the last update of every segment."""
-        return self.runs[0].segments
-
-    @property
-    def sides(self) -> list[str]:
-        """The sides that are complete for all runs."""
-        return [side for side in SIDES if all(side in run.windows for run in self.runs)]
-
-    def compare_windows(self, side: str) -> dict[Window, Comparison]:
-        """Compare every window with the runs' own average; p-values are corrected for all windows together."""
-        windows = all_windows(len(self.segments))
-        accuracies = {str(window): [run.windows[side][window] for run in self.runs] for window in windows}
-        comparisons = self._compare(side, accuracies, compare_together)
-        return {window: comparisons[str(window)] for window in windows}
-
-    def compare_choices(self, side: str) -> dict[str, Comparison]:
-        """Compare the windows of `choices`, and live weights, with the runs' own average.
-
-        The windows that are the best on this very side have no test, because their differences are positive by choice.
-        """
-        accuracies = {
-            label: [run.windows[side][window] for run, window in zip(self.runs, windows, strict=True)]
-            for label, windows in self.choices().items()
-        }
-        for name, label in LIVE.items():
-            if all(name in run.weights[side] for run in self.runs):
-                accuracies[label] = [run.weights[side][name] for run in self.runs]
-        best = BEST[side]
-        (chosen,) = self._compare(side, {best: accuracies.pop(best)}).values()
-        untested = replace(chosen.test, low=None, high=None, p=None, test=None)
-        comparisons = self._compare(side, accuracies)
-        return {**comparisons, best: replace(chosen, test=untested, corrected_p=None)}
-
-    def _compare(
-        self,
-        side: str,
-        accuracies: Mapping[str, Sequence[float]],
-        compare: Callable[..., list[Comparison]] = compare_accuracies,
-    ) -> dict[str, Comparison]:
-        units = [run.unit for run in self.runs]
-        own = [run.weights[side][run.average] for run in self.runs]
-        by_unit = {
-            label: dict(zip(units, values, strict=True)) for label, values in {self.baseline: own, **accuracies}.items()
-        }
-        comparisons = compare(by_unit, self.baseline, dataset=self.runs[0].group[0])
-        return {comparison.method: comparison for comparison in comparisons}
-
-    @property
-    def dense_swa(self) -> Window:
-        """The window of whole segments that is nearest to that of SWA."""
-        last = len(self.segments) - 1
-        start = (1 - DENSE_SWA) * self.segments[last][1]
-        return min(range(last + 1), key=lambda k: abs(self.segments[k][0] - 1 - start)), last
-
-    def choices(self) -> dict[str, list[Window]]:
-        """Return one window for every run, by label; together they separate what the start and the end add."""
-        own, last = self.baseline, len(self.segments) - 1
-        chosen = [run.own for run in self.runs]
-        choices = {
-            f"{own}'s window, whole segments": chosen,
-            f"{own}'s start to the last step": [(begin, last) for begin, _ in chosen],
-            f"first step to {own}'s end": [(0, end) for _, end in chosen],
-            "all steps": [(0, last) for _ in chosen],
-            f"{LAST_SHARE} (SWA)": [self.dense_swa for _ in chosen],
-            "last segment": [(last, last) for _ in chosen],
-        }
-        return choices | {BEST[side]: [run.best(side) for run in self.runs] for side in self.sides}
-
-
-def by_group(runs: Iterable[RunWindows]) -> tuple[list[WindowGroup], list[str]]:
-    """Return the runs of each dataset and algorithm together, of trials that hold out every target.
-
-    Also return a note on each group whose runs cannot be compared. If no group can be, raise an error.
-    """
-    groups, notes = [], []
-    for (dataset, algorithm), each in group_by(runs, lambda run: run.group).items():
-        try:
-            groups.append(_complete_trials(each))
-        except ValueError as error:
-            notes.append(f"not compared: {dataset}, {algorithm_label(algorithm)}: {error}")
-    if notes and not groups:
-        raise ValueError("; ".join(notes))
-    return groups, notes
-
-
-def _complete_trials(runs: Sequence[RunWindows]) -> WindowGroup:
-    units = [run.unit for run in runs]
-    targets = sorted({target for target, _ in units})
-    trials = complete_trials(targets, units)
-    if not trials:
-        raise ValueError(
-            f"no trial holds out all of {', '.join(targets)} (train the missing runs, or give those of one target)"
+    panels, baseline = [], ""
+    for place in report.by_place:
+        tests = report.differences
+        for name, value in zip(("dataset", "side", "settings"), place, strict=True):
+            tests = tests[tests[name] == value]
+        if place[0] != dataset or tests.empty:
+            continue
+        windows = {window_of(test.method): test for test in tests.itertuples()}
+        cells: dict[Window, Any] = {window: windows[window] for window in windows if window is not None}
+        starts, ends = (sorted({window[i] for window in cells}) for i in (0, 1))
+        at = {window: (starts.index(window[0]), ends.index(window[1])) for window in cells}
+        best = best_window({window: test.value for window, test in cells.items()})
+        late = min(starts, key=lambda start: abs(start - 1 - (1 - DENSE_SWA) * ends[-1])), ends[-1]
+        first = next(iter(cells.values()))
+        baseline = str(first.baseline)
+        averages = _averages(report.values, place, baseline)
+        panels.append(
+            HeatMap(
+                title=f"{PANELS.get(place[1], place[1])} ({baseline}: {first.baseline_value:.1f} %)",
+                cells={at[window]: test.difference for window, test in cells.items()},
+                columns=[f"{start - 1:,}" for start in starts],
+                rows=[f"{end:,}" for end in ends],
+                outlined={at[window] for window, test in cells.items() if is_clear(test)},
+                dotted={at[w] for w, test in cells.items() if test.p <= ALPHA and not is_clear(test)},
+                marks=(Mark("best in this panel", at[best], "D"), Mark(LAST_SHARE, at[late], "s")),
+                runs=[(_position(start, starts), _position(end, ends)) for start, end in averages],
+            )
         )
-    left_out = sorted({trial for _, trial in units} - set(trials))
-    return WindowGroup(tuple(run for run in runs if run.run.trial in trials), tuple(left_out))
+    return heat_map_figure(
+        panels,
+        title=f"{dataset}: all windows",
+        x="Window starts after step",
+        y="Window ends with step",
+        label=f"Accuracy minus that of {baseline}, points",
+        runs=baseline,
+    )
+
+
+def _averages(values: pd.DataFrame, place: tuple[str, str, str], baseline: str) -> list[tuple[float, float]]:
+    """Return the first and the last step of the average of every run."""
+    of_place = (values["dataset"] == place[0]) & (values["side"] == place[1]) & (values["settings"] == place[2])
+    own = values[of_place & (values["method"] == baseline) & values["quantity"].isin([FIRST, LAST])]
+    table = own.pivot_table(index=["target", "trial"], columns="quantity", values="value")
+    return list(zip(table[FIRST], table[LAST], strict=True))
+
+
+def _position(step: float, steps: Sequence[int]) -> float:
+    """Return where a step lies between those of whole segments."""
+    import numpy as np
+
+    return float(np.interp(step, steps, range(len(steps))))

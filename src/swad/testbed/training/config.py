@@ -322,9 +322,9 @@ class RunConfig:
         False,
         role="output",
         free_on_resume=False,
-        help="Keep the weights that `swad tune` and `swad windows` need: the sum of every segment, and the weights at "
-        "each new lowest validation loss. One to two copies of the model per evaluation (ResNet-50, 50 evaluations: "
-        "5 to 9 GB).",
+        help="Keep the weights that `swad tune` and `swad measure windows` need: the sum of every segment, and the "
+        "weights at each new lowest validation loss. One to two copies of the model per evaluation (ResNet-50, 50 "
+        "evaluations: 5 to 9 GB).",
     )
     branch_from: Path | None = setting(
         None,

@@ -9,8 +9,8 @@ import torch
 from safetensors.torch import load_file
 
 from helpers.runs import short
-from swad.testbed.experiments import segment_runs
 from swad.testbed.experiments.reproduce.fit_on_val import FILE, fit_run
+from swad.testbed.measure import kept_segments
 from swad.testbed.measure.saved_run import open_run
 from swad.testbed.training.loop import train
 from swad.testbed.training.run_dir import RunError
@@ -24,7 +24,7 @@ def test_the_chosen_window_is_the_best_of_all(tmp_path, monkeypatch):
     options = {"averages": ("swad",), "split": "60/20/20", "hyperparameters": {"lr": 0.005}}
     path = tmp_path / "paper-0"
     train(short(path, keep_segments=True, snapshots=tuple(range(1, STEPS + 1)), **options))
-    monkeypatch.setattr(segment_runs, "MAX_SEGMENTS", 3)  # of six segments of four steps
+    monkeypatch.setattr(kept_segments, "MAX_SEGMENTS", 3)  # of six segments of four steps
     fitted = fit_run(path)
     run = open_run(path)
     model, (sources, target) = run.model("last"), run.held_out

@@ -13,9 +13,9 @@ from typing import Any
 
 from swad.testbed.averages.segment_windows import fit_on_val
 from swad.testbed.data.splits import DomainSplit
-from swad.testbed.experiments.segment_runs import build_evaluation, build_fast_network, kept_segments, merged_by_default
+from swad.testbed.measure.kept_segments import build_evaluation, build_fast_network, kept_segments, merged_by_default
 from swad.testbed.measure.saved_run import find_device, open_run
-from swad.testbed.results.runs import load_run, result_checksum
+from swad.testbed.results.runs import result_checksum
 from swad.testbed.training.run_dir import RunError, read_stored
 from swad.util.files import write_json
 from swad.util.progress import Progress
@@ -58,7 +58,7 @@ def fit_run(
     if (stored := _stored(path / FILE)) is not None:
         return stored
     run = open_run(path, data)
-    segments = kept_segments(load_run(path))
+    segments = kept_segments(path)
     if not segments:
         raise RunError(f"{path} kept no segments, which fit-on-val chooses from: train it with --keep-segments")
     torch_device = find_device(device)

@@ -26,9 +26,9 @@ def measured_sections(id: str, report: MeasuredReport) -> list[Section]:
 
 
 def _section(id: str, dataset: str, report: MeasuredReport) -> Section:
-    what, of_dataset = report.what, report.values["dataset"] == dataset
+    what, of_dataset = report.what, report.means["dataset"] == dataset
     tables = tuple(table for place, tables in report.by_place.items() if place[0] == dataset for table in tables)
-    methods = list(dict.fromkeys(report.values[of_dataset]["method"]))
+    methods = list(dict.fromkeys(report.means[of_dataset]["method"]))
     colors = method_colors(methods)
     # Colors repeat after eight methods, and not everyone sees them.
     dashed = {method: number % len(DASHES) > 0 for number, method in enumerate(methods)}

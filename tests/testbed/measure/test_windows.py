@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import shutil
+from itertools import combinations_with_replacement
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,13 +17,14 @@ from helpers.runs import short
 from swad.averaging.group import AverageGroup
 from swad.testbed.averages.segment_log import SegmentLog, load_segments
 from swad.testbed.averages.segment_windows import SegmentWindows
-from swad.testbed.experiments import run_windows, segment_runs
-from swad.testbed.experiments.run_windows import WindowsConfig, measure_windows, stored_windows
 from swad.testbed.experiments.tune import tune
-from swad.testbed.measure.finished_runs import finished_runs
+from swad.testbed.measure import engine, kept_segments
+from swad.testbed.measure.finished_runs import choose_weights, open_runs
 from swad.testbed.measure.saved_run import open_run, stratified_subset
+from swad.testbed.measure.windows import Windows, saved_state
+from swad.testbed.results.measured import measured
+from swad.testbed.results.runs import load_run
 from swad.testbed.results.tuning import ValleySetting
-from swad.testbed.results.windows import all_windows, read_windows
 from swad.testbed.training.loop import train
 from swad.testbed.training.run_dir import RunError
 
@@ -48,46 +49,57 @@ def fresh(runs, tmp_path) -> Path:
     return Path(shutil.copytree(runs, tmp_path / "runs", ignore=shutil.ignore_patterns("windows.jsonl")))
 
 
+def measure(path, what, names=(), device="cpu"):
+    found, _ = open_runs([path])
+    chosen, _ = choose_weights(found, names, what)
+    paths = engine.measure(engine.plan(chosen, what, device), device)
+    return measured([load_run(each) for each in paths], Windows)
+
+
 def rows_of(run: Path) -> list[dict]:
     return [json.loads(line) for line in (run / "windows.jsonl").read_text().splitlines()]
 
 
+def accuracies(values, trial=0):
+    of_trial = values[(values["quantity"] == "Accuracy, %") & (values["trial"] == trial)]
+    return {(row.side, row.weights): row.value for row in of_trial.itertuples()}
+
+
 def test_every_window_has_the_accuracy_of_the_mean_of_its_weights(runs):
     """The slow twin: all weights in memory, averaged in float64 by NumPy, evaluated by a plain forward pass."""
-    (measured, _), _ = measure_windows([runs], WindowsConfig(n_images=30))
-    assert measured.segments == SPANS
+    got = accuracies(measure(runs, Windows(images=30)))
     run = open_run(runs / "paper-0")
     weights = [load_file(runs / "paper-0" / "weights" / f"step-{step:06d}.safetensors") for step in range(1, STEPS + 1)]
     model = run.model("last")
-    sources, target = run.held_out
-    parts = {"validation": sources.val, "target": target.full}
     images = {}
-    for side, splits in parts.items():
+    for side, splits in {"seen": run.held_out.sources.val, "unseen": run.held_out.target.full}.items():
         for split in splits:
             ((pixels, labels),) = run.loader(stratified_subset(split, 30), None, torch.device("cpu"))
             images.setdefault(side, []).append((pixels, labels))
+
+    def accuracy(side):
+        with torch.no_grad():
+            return 100 * np.mean([(model(x).argmax(1) == y).double().mean() for x, y in images[side]])
+
     averaged = open_run(runs / "paper-0").model("last")
     windows = SegmentWindows(load_segments(runs / "paper-0" / "segments"), averaged)
     differing = 0
-    for (begin, end), _ in zip(all_windows(len(SPANS)), windows.averages(), strict=True):
-        inside = weights[SPANS[begin][0] - 1 : SPANS[end][1]]
+    pairs = combinations_with_replacement(SPANS, 2)
+    for (first, last), _ in zip(((a[0], b[1]) for a, b in pairs), windows.averages(), strict=True):
+        inside = weights[first - 1 : last]
         mean = {name: np.mean([w[name].double().numpy() for w in inside], axis=0) for name in weights[0]}
         model.load_state_dict({name: torch.from_numpy(value).float() for name, value in mean.items()})
         for name, value in averaged.state_dict().items():
             np.testing.assert_allclose(value.numpy(), mean[name], rtol=1e-5, atol=1e-7)
-        for side, domains in images.items():
-            with torch.no_grad():
-                want = np.mean([(model(pixels).argmax(1) == labels).double().mean() for pixels, labels in domains])
-            got = measured.windows[side][begin, end]
-            assert got == pytest.approx(want, abs=0.038), (begin, end, side)  # rounding may flip one image
-            differing += got != pytest.approx(want)
+        for side in images:
+            found, want = got[side, f"{first}-{last}"], accuracy(side)
+            assert found == pytest.approx(want, abs=3.8), (first, last, side)  # rounding may flip one image
+            differing += found != pytest.approx(want)
     assert differing <= 2
-    assert len({*measured.windows["validation"].values(), *measured.windows["target"].values()}) > 10, "they differ"
+    assert len(set(got.values())) > 10, "they differ"
     for name in ("swad", "last", "best"):
         model.load_state_dict(run.state(name))
-        with torch.no_grad():
-            want = np.mean([(model(pixels).argmax(1) == labels).double().mean() for pixels, labels in images["target"]])
-        assert measured.weights["target"][name] == pytest.approx(want)
+        assert got["unseen", name] == pytest.approx(accuracy("unseen"))
 
 
 @pytest.mark.parametrize("every", [1, 4, 5, 6, 7])
@@ -95,8 +107,7 @@ def test_merged_segments_are_windows_of_single_ones(runs, every):
     files = load_segments(runs / "paper-0" / "segments")
     model = open_run(runs / "paper-0").model("last")
     merged = SegmentWindows(files, model, every)
-    lasts = [*range(4 * every, STEPS, 4 * every), STEPS]
-    assert [span.last for span in merged.spans] == lasts
+    assert [(span.first, span.last) for span in merged.spans] == kept_segments.merged_segments(files, every)
     window = merged.all()[-1]
     merged.copy_average(window)
     state = {name: value.clone() for name, value in model.state_dict().items()}
@@ -104,8 +115,8 @@ def test_merged_segments_are_windows_of_single_ones(runs, every):
     assert all(torch.equal(state[name], value) for name, value in model.state_dict().items())
 
 
-def test_an_interrupted_measurement_resumes_and_a_complete_one_needs_nothing_else(fresh, monkeypatch):
-    evaluate, count, limit = segment_runs.evaluate_splits, 0, 12
+def test_an_interrupted_measurement_resumes_and_is_read_without_weights(fresh, monkeypatch):
+    evaluate, count, limit = kept_segments.evaluate_splits, 0, 12
 
     def limited(*arguments):
         nonlocal count
@@ -114,51 +125,47 @@ def test_an_interrupted_measurement_resumes_and_a_complete_one_needs_nothing_els
             raise KeyboardInterrupt
         return evaluate(*arguments)
 
-    monkeypatch.setattr(segment_runs, "evaluate_splits", limited)
-    config = WindowsConfig(n_images=20, every=2)
+    monkeypatch.setattr(kept_segments, "evaluate_splits", limited)
+    what = Windows(images=20, every=2)
     with pytest.raises(KeyboardInterrupt):
-        measure_windows([fresh], config)
+        measure(fresh, what)
     before = rows_of(fresh / "paper-0")
-    assert len(before) == 1 + 12
+    assert measured([load_run(fresh / "paper-0")], Windows).empty, "it is not complete"
     with (fresh / "paper-0" / "windows.jsonl").open("a") as file:
         file.write('{"v": 1, "key": "half a li')
     limit = 10**6
-    seen = []
-    assert list(stored_windows([fresh])[0][0].windows) == ["target"], "the side that is complete"
-    measured, notes = measure_windows([fresh], config, progress=lambda what, done, total: seen.append((done, total)))
-    after = rows_of(fresh / "paper-0")
-    assert after[: len(before)] == before
+    values = measure(fresh, what)
+    assert rows_of(fresh / "paper-0")[: len(before)] == before
     assert count == 1 + 2 * 2 * (6 + 3), "each window of three segments, and three saved weights, on two sides"
-    assert seen[-1] == (24, 24)
-    assert not notes
-    assert stored_windows([fresh]) == (measured, notes)
+    assert list(values["weights"].unique()[:1]) == ["swad"], "others are compared with it"
     done = count
     for path in fresh.glob("paper-*"):
         shutil.rmtree(path / "segments")
         shutil.rmtree(path / "weights")
-    again, _ = measure_windows([fresh], config)
-    assert again == measured
+    assert measured([load_run(path) for path in sorted(fresh.glob("paper-*"))], Windows).equals(values)
     assert count == done
-    with pytest.raises(RunError, match=r"no segments any more, .* other settings \(show them with --stored\)"):
-        measure_windows([fresh], WindowsConfig(n_images=None))
+    with pytest.raises(RunError, match=r"kept no segments \(train with --keep-segments; .* with --stored\)"):
+        measure(fresh, what)
 
 
 def test_one_side_can_be_added_to_another(fresh):
     first = fresh / "paper-0"
-    (alone,), _ = measure_windows([first], WindowsConfig(("target",), 20, 3))
-    assert list(alone.windows) == ["target"]
-    n_rows = len(rows_of(first))
-    (both,), _ = measure_windows([first], WindowsConfig(n_images=20, every=3))
-    assert both.windows["target"] == alone.windows["target"]
-    assert len(rows_of(first)) == n_rows + 3 + 3
-    for n_images, every in ((10, 6), (20, 3), (10, 6)):
-        measure_windows([first], WindowsConfig(n_images=n_images, every=every))
-        assert stored_windows([first])[0][0].images == n_images, "the one that was requested last"
-    ((run,), _) = finished_runs([first])
-    _, (note,) = stored_windows([fresh])
-    assert note == f"{fresh / 'paper-1'} skipped: its measurement is not complete"
-    without = dataclasses.replace(run, config={**run.config, "target": None})
-    assert read_windows(without)[0].group[0] == "digits, no target"
+    alone = accuracies(measure(first, Windows(images=20, every=3, side="unseen")))
+    assert {side for side, _ in alone} == {"unseen"}
+    both = accuracies(measure(first, Windows(images=20, every=3)))
+    assert alone.items() < both.items()
+    assert len(rows_of(first)) == 1 + 6 + 1 + 3 * 6, "the target, what is shown, three sources"
+
+
+def test_runs_that_cannot_be_compared_are_refused_before_they_are_evaluated(fresh, tmp_path, monkeypatch):
+    train(short(fresh / "paper-2", keep_segments=True, trial=2, averages=("swad",), steps=20))
+    monkeypatch.setattr(kept_segments, "evaluate_splits", lambda *_: pytest.fail("evaluated"))
+    with pytest.raises(ValueError, match=r"must have the same segments, but .*paper-0 and .*paper-2 do not"):
+        measure(fresh, Windows(images=20))
+    with pytest.raises(ValueError, match=r"name one of swad in --weights, got last, best of .*paper-0"):
+        measure(fresh / "paper-0", Windows(images=20), ["last", "best"])
+    with pytest.raises(ValueError, match="every must be a whole number of at least 1, got 0"):
+        Windows(every=0)
 
 
 def test_an_average_is_measured_with_the_buffers_of_its_last_update(tmp_path):
@@ -171,59 +178,43 @@ def test_an_average_is_measured_with_the_buffers_of_its_last_update(tmp_path):
         group.observe(1.0)
     saved = {"weight": torch.tensor([5.0]), "running_mean": torch.tensor([7.0])}
     run = SimpleNamespace(path=tmp_path, ranges={"swad": {"end_step": 2}}, weights={}, state=lambda name: saved)
-    ((name, state),) = run_windows._saved_states(run, "swad")
-    assert (name, state["weight"].item(), state["running_mean"].item()) == ("swad", 5.0, 2.0)
+    state = saved_state(run, "swad")
+    assert (state["weight"].item(), state["running_mean"].item()) == (5.0, 2.0)
 
 
 def test_long_runs_are_merged_by_default(runs, monkeypatch):
-    monkeypatch.setattr(segment_runs, "MAX_SEGMENTS", 4)
+    monkeypatch.setattr(kept_segments, "MAX_SEGMENTS", 4)
     run = open_run(runs / "paper-0")
-    files = load_segments(runs / "paper-0" / "segments")
-    assert run_windows._settings(run, files, WindowsConfig())["segments"] == [[1, 8], [9, 16], [17, 24]]
+    assert Windows().on(run, torch.device("cpu")).every == 2
 
 
 @pytest.mark.gpu
 def test_a_gpu_measures_the_same_with_images_and_segments_kept_there(fresh):
     """On both sides the first evaluation is eager and the others are replays of a graph."""
-    config = WindowsConfig(n_images=40)
-    on_cpu, on_gpu = (measure_windows([fresh / "paper-0"], config, device=name)[0][0] for name in ("cpu", "cuda"))
-    assert on_cpu.settings["device"] == "cpu"
-    assert on_gpu == on_cpu, "a complete measurement of another device is used"
-    shutil.move(fresh / "paper-0" / "windows.jsonl", fresh / "cpu.jsonl")
-    (on_gpu,), _ = measure_windows([fresh / "paper-0"], config, device="cuda")
-    assert on_gpu.settings["device"] == "cuda"
-    for side, accuracies in on_cpu.windows.items():
-        assert on_gpu.windows[side] == pytest.approx(accuracies, abs=0.03)
+    on_cpu = accuracies(measure(fresh / "paper-0", Windows(images=40)))
+    (fresh / "paper-0" / "windows.jsonl").unlink()
+    on_gpu = accuracies(measure(fresh / "paper-0", Windows(images=40), device="cuda"))
+    assert on_gpu == pytest.approx(on_cpu, abs=3)
 
 
 def test_missing_and_exchanged_segments_are_refused(fresh):
+    def commands():
+        yield lambda: measure(fresh, Windows(images=20))
+        yield lambda: tune([fresh], [ValleySetting(2, 1, 0.0)])
+
     first, second, *_, last = sorted((fresh / "paper-0" / "segments").iterdir())
     content = last.read_bytes()
     last.unlink()
-    for command in (measure_windows, lambda paths: tune(paths, [ValleySetting(2, 1, 0.0)])):
+    for command in commands():
         with pytest.raises(RunError, match=rf"segment up to update {int(last.stem[8:])} is missing.*restore the files"):
-            command([fresh])
+            command()
     last.write_bytes(content)
     content = second.read_bytes()
     second.write_bytes(first.read_bytes())
-    for command in (measure_windows, lambda paths: tune(paths, [ValleySetting(2, 1, 0.0)])):
+    for command in commands():
         with pytest.raises(ValueError, match=rf"{second.name} is damaged .*it holds the updates 1 to"):
-            command([fresh])
+            command()
     second.write_bytes(content)
     last.with_name("segment-00009999.pt").write_bytes(content)
     with pytest.raises(RunError, match="the segment up to update 9999 is not of this run"):
-        measure_windows([fresh])
-
-
-def test_errors_say_what_to_do(fresh, monkeypatch):
-    runs, _ = finished_runs([fresh])
-    without = [dataclasses.replace(run, config={**run.config, "target": None}) for run in runs]
-    with monkeypatch.context() as patch, pytest.raises(RunError, match=r"no target \(use --evaluate-on validation\)"):
-        patch.setattr(run_windows, "finished_runs", lambda paths: (without, []))
-        measure_windows([fresh], WindowsConfig(("target",)))
-    with pytest.raises(RunError, match=r"skipped: it has no average 'swa' \(use --average with one of: swad\)"):
-        measure_windows([fresh], WindowsConfig(average="swa"))
-    for path in fresh.glob("paper-*"):
-        shutil.rmtree(path / "segments")
-    with pytest.raises(RunError, match=r"1 more skipped: it kept no segments \(train with --keep-segments\)"):
-        measure_windows([fresh])
+        measure(fresh, Windows(images=20))

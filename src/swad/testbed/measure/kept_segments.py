@@ -17,7 +17,7 @@ from swad.testbed.data.cache import ImageCache, open_cache
 from swad.testbed.data.loaders import EvalLoader
 from swad.testbed.data.splits import DomainSplit
 from swad.testbed.measure.saved_run import SavedRun
-from swad.testbed.results.run_data import RunData
+from swad.testbed.results.runs import load_run
 from swad.testbed.training.batch_norms import estimate_statistics
 from swad.testbed.training.build import build_algorithm, build_loader
 from swad.testbed.training.distributed import Dist
@@ -43,15 +43,29 @@ def merged_by_default(n_segments: int) -> int:
     return math.ceil(n_segments / MAX_SEGMENTS)
 
 
-def kept_segments(run: RunData) -> list[Path]:
+def merged_segments(files: Sequence[Path], every: int) -> list[tuple[int, int]]:
+    """Return the first and the last step of segments after merging.
+
+    >>> merged_segments([Path(f"segment-{step:08d}.pt") for step in (4, 8, 12)], every=2)
+    [(1, 8), (9, 12)]
+    """
+    lasts = [last_update(file) for file in files]
+    lasts = [*lasts[every - 1 : -1 : every], *lasts[-1:]]
+    return [(before + 1, last) for before, last in zip([0, *lasts[:-1]], lasts, strict=True)]
+
+
+def kept_segments(path: Path) -> list[Path]:
     """Return the files of a run's segments, none if it kept none; raise unless there is one for every evaluation."""
-    files = load_segments(run.path / SEGMENTS)
+    files = load_segments(path / SEGMENTS)
+    if not files:
+        return []
+    records = load_run(path).frame
     ends = {last_update(file) for file in files}
-    evaluations = set(run.frame.step[run.frame.metric == "valley_loss"].tolist())
-    if files and (wrong := sorted(ends ^ evaluations)):
+    evaluations = set(records.step[records.metric == "valley_loss"].tolist())
+    if wrong := sorted(ends ^ evaluations):
         state = "is missing" if wrong[0] in evaluations else "is not of this run"
         raise RunError(
-            f"{run.path / SEGMENTS}: the segment up to update {wrong[0]} {state}, so its averages would be others: "
+            f"{path / SEGMENTS}: the segment up to update {wrong[0]} {state}, so its averages would be others: "
             "restore the files, or train the run again"
         )
     return files
