@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,10 @@ import pytest
 import typer
 
 from helpers import ROOT
-from helpers.documents import blocks, name, pages
+from helpers.documents import blocks, example, name, pages
 from swad import cli
 from swad.cli import measure
+from swad.testbed import measure as measurements
 from swad.testbed.measure.registry import list_measurements
 
 PAGES = pages()
@@ -46,6 +48,16 @@ def parse(line: str) -> None:
             rest = [*context._protected_args, *context.args]
 
 
+@pytest.fixture
+def own_measurement(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The measurement that a page writes, and then uses."""
+    (tmp_path / "entropy.py").write_text(example("reference/writing-a-method.md", "MEASUREMENT = Entropy"))
+    monkeypatch.setattr(measurements, "__path__", [*measurements.__path__, str(tmp_path)])
+    yield
+    sys.modules.pop("swad.testbed.measure.entropy", None)
+
+
+@pytest.mark.usefixtures("own_measurement")
 @pytest.mark.parametrize("page", PAGES, ids=name)
 def test_commands_parse(page: Path) -> None:
     for line in commands(page.read_text(encoding="utf-8")):
