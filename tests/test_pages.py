@@ -69,7 +69,7 @@ def test_commands_parse(page: Path) -> None:
 
 def test_commands_are_found_and_wrong_ones_are_refused() -> None:
     seen = {line.split()[0] for page in PAGES for line in commands(page.read_text(encoding="utf-8"))}
-    assert {"train", "sweep", "report", "reproduce", "measure", "robustness", "tune", "demo"} <= seen
+    assert {"train", "sweep", "report", "reproduce", "measure", "robustness", "demo"} <= seen
     text = "```\nexport X=1\nX=1 swad train digits --stepz 4\nswad select a; swad report \\\n    b\n```\n"
     assert list(commands(text)) == ["train digits --stepz 4", "select a", "report      b"]
     for line in ("train digits --stepz 4", "train", "datasets shw PACS", "train digits --steps many"):

@@ -62,7 +62,7 @@ def test_help_ends_with_an_example_that_parses(here, command):
         (["train", "digits", "--trials", "3"], "No such option: --trials. Did you mean --trial 0,1,2?"),
         (["sweep", "--algorithms", "erm"], "Did you mean --algorithm?"),
         (["sweep", "-t", ""], "--target needs a value, got ''"),
-        (["tune", ".", "--semantics", "paper", "--semantics", ","], "--semantics needs a value, got ','"),
+        (["measure", "tune", ".", "--semantics", "paper", "--semantics", ","], "--semantics needs a value, got ','"),
         (["reproduce", "table5", "-t", '"A,B'], "--target: a list needs commas between values"),
         (["train", "digits", "--groupdro-eta", "1"], "No such option: --groupdro-eta."),
     ],

@@ -136,9 +136,7 @@ def test_a_comma_in_the_name_of_a_domain(here, own_dataset, tmp_path, monkeypatc
         ("measure corruption", "figures"),
         ("surface", "figures"),
         ("measure windows", "figures"),
-        ("tune", "tune"),
-        ("tune", "tune/weights"),
-        ("tune", "tune/weights/digits"),
+        ("measure tune", "figures"),
     ],
 )
 def test_no_link_to_a_directory_in_a_run_is_followed_for_writing(here, tmp_path, command, link):

@@ -43,3 +43,29 @@ def test_windows_names_bad_values(here, tiny_run):
     assert "--side must be one of both, unseen, seen" in error(tiny_run, "--side", "test").replace("error: ", "--", 1)
     assert "no windows.jsonl has a complete measurement" in error(tiny_run, "--stored")
     assert "it kept no segments (train with --keep-segments" in error(tiny_run)
+
+
+def test_tune_prints_settings_and_writes_weights_and_a_heat_map(here, tmp_path):
+    from swad.testbed.training.loop import train
+
+    run = tmp_path / "runs" / "paper-0"
+    train(short(run, keep_segments=True, averages=("swad",)))
+    grid = ("--n-converge", "1,3", "--n-tolerance", "3,6,inf", "--tolerance-ratio", "0,0.3")
+    options = (*grid, "-o", tmp_path, "--save", tmp_path / "weights", "--figure-formats", "png")
+    out = here("measure", "tune", run, *options).stdout
+    assert "Settings of SWAD: digits, seen" in out
+    assert "as trained: N_s 3, N_e 6, r 1.3" in out
+    assert "Compared with as trained" in out
+    assert (tmp_path / "tune.png").stat().st_size > 10_000
+    assert (tmp_path / "weights" / "digits" / "erm" / "paper-0.safetensors").exists()
+
+    def error(*options):
+        return here("measure", "tune", run, *options, code=1).stderr
+
+    assert "--n-converge takes whole numbers such as 0,1,2, or START:STOP such as 0:9; got 'three'" in error(
+        "--n-converge", "three"
+    )
+    both = error("--n-converge", "0", "--tolerance-ratio", "30")
+    assert "n_converge (N_s)" in both
+    assert "tolerance_ratio is relative" in both
+    assert "semantics must be" in error("--semantics", "papers")

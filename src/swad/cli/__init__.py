@@ -34,7 +34,6 @@ from swad.cli import (
     surface,
     sweep,
     train,
-    tune,
 )
 from swad.cli._command import add_command
 from swad.util.signals import Interrupted
@@ -57,7 +56,6 @@ add_command(app, prune.prune, prune.EXAMPLES)
 add_command(app, log.log, log.EXAMPLES)
 add_command(app, surface.surface, surface.EXAMPLES)
 add_command(app, robustness.robustness, robustness.EXAMPLES)
-add_command(app, tune.tune, tune.EXAMPLES)
 add_command(app, merge.merge, merge.EXAMPLES)
 add_command(app, reproduce.reproduce, reproduce.EXAMPLES)
 add_command(app, doctor.doctor, doctor.EXAMPLES)

@@ -8,13 +8,13 @@ import pytest
 
 from helpers.pages import build_page
 from helpers.runs import short
-from swad.testbed.experiments import tune
 from swad.testbed.experiments.run_surface import measure_surfaces, report_surfaces
 from swad.testbed.measure import engine
 from swad.testbed.measure.corruption import Corruption
 from swad.testbed.measure.curvature import Curvature
 from swad.testbed.measure.finished_runs import open_runs
 from swad.testbed.measure.flatness import Flatness
+from swad.testbed.measure.tune import Tune
 from swad.testbed.results.measured import measured
 from swad.testbed.results.measured_report import report
 from swad.testbed.results.run_tables import accuracy_table
@@ -84,7 +84,8 @@ def test_weights_without_a_target_are_measured_on_seen_domains(both, tmp_path):
     jobs = engine.plan([(none, ["swad"])], Curvature(images=2, eigenvalues=1, trace_vectors=2))
     engine.measure(jobs)
     assert {row["side"] for row in jobs[0].rows()} == {"seen"}
-    rows = {row.target: row for row in tune.sensitivity([both], tune.grid((1,), (1,), (0.0,)))}
-    assert rows["none"].validation is not None
-    assert rows["none"].target_in is None
-    assert rows["paper"].target_in is not None
+    engine.measure(engine.plan(weights, Tune(n_converge=(1,), n_tolerance=(1,), tolerance_ratio=(0.0,))))
+    tuned = measured(find_runs(both), Tune)
+    targets = {name: set(rows["target"]) for name, rows in tuned.groupby("quantity")}
+    assert targets["Validation, %"] == {"paper", "none"}
+    assert targets["Target, %"] == {"paper"}

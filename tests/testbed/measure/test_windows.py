@@ -17,14 +17,13 @@ from helpers.runs import short
 from swad.averaging.group import AverageGroup
 from swad.testbed.averages.segment_log import SegmentLog, load_segments
 from swad.testbed.averages.segment_windows import SegmentWindows
-from swad.testbed.experiments.tune import tune
 from swad.testbed.measure import engine, kept_segments
 from swad.testbed.measure.finished_runs import choose_weights, open_runs
 from swad.testbed.measure.saved_run import open_run, stratified_subset
+from swad.testbed.measure.tune import Tune
 from swad.testbed.measure.windows import Windows, saved_state
 from swad.testbed.results.measured import measured
 from swad.testbed.results.runs import load_run
-from swad.testbed.results.tuning import ValleySetting
 from swad.testbed.training.loop import train
 from swad.testbed.training.run_dir import RunError
 
@@ -200,7 +199,7 @@ def test_a_gpu_measures_the_same_with_images_and_segments_kept_there(fresh):
 def test_missing_and_exchanged_segments_are_refused(fresh):
     def commands():
         yield lambda: measure(fresh, Windows(images=20))
-        yield lambda: tune([fresh], [ValleySetting(2, 1, 0.0)])
+        yield lambda: measure(fresh, Tune(n_converge=(2,), n_tolerance=(1,), tolerance_ratio=(0.0,)))
 
     first, second, *_, last = sorted((fresh / "paper-0" / "segments").iterdir())
     content = last.read_bytes()

@@ -2,34 +2,48 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import itertools
+import json
 import re
-from dataclasses import replace
 
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swad.testbed.results.tuning import (
-    TuneRow,
-    ValleySetting,
-    best,
-    blocks,
-    choose,
-    chosen_table,
-    rows_csv,
-    score_settings,
-    settings_table,
-)
+from swad.testbed.measure.tune import Tune
+from swad.testbed.results.measured import COLUMNS
+from swad.testbed.results.measured_report import report
+from swad.testbed.results.tuning import ORACLE, ValleySetting, best, blocks, choose, score_settings
 
 GRID = [ValleySetting(*values) for values in itertools.product((1, 3, 5), (3, 6), (0.2, 0.3), ("paper", "text"))]
+NAMES = {"validation": "Validation, %", "target": "Target, %", "out": "target out"}
 
 
-def row(setting: ValleySetting, validation: float | None = None, run: str = "a", **fields) -> TuneRow:
-    made = TuneRow(run, "PACS", "erm", "photo", 0, setting, f"{setting.n_converge}-9", 1, 9, 9, 0.5, 0.65, validation)
-    return replace(made, **fields)
+def row(setting: ValleySetting, trial: int = 0, dataset: str = "PACS", steps=(1, 9), trained=False, **accuracies):
+    """Return the rows of `measured` of one setting in one run; keywords are accuracies, and options of the choice."""
+    options = {name: accuracies.pop(name) for name in ("select", "counts_from") if name in accuracies}
+    seen = {NAMES["validation"]: accuracies.pop("validation")} if accuracies.get("validation") is not None else {}
+    accuracies.pop("validation", None)
+    converged = accuracies.pop("converged", 1)
+    both = {"First step": steps[0], "Last step": steps[1], "Weights": steps[1], "converged": converged}
+    sides = {"seen": seen | both | {"trained": trained}}
+    if accuracies:
+        sides["unseen"] = {NAMES[name]: value for name, value in accuracies.items()} | both | {"trained": trained}
+    settings = json.dumps({"images": None, **options})
+    return [
+        (dataset, "erm", setting.name, "photo", trial, side, quantity, value, setting.name, settings)
+        for side, quantities in sides.items()
+        for quantity, value in quantities.items()
+    ]
+
+
+def frame(*rows) -> pd.DataFrame:
+    return pd.DataFrame([line for each in rows for line in each], columns=list(COLUMNS))
+
+
+def chosen(*rows) -> dict[str, ValleySetting]:
+    return {dataset: setting for (dataset, _), setting in choose(frame(*rows)).items()}
 
 
 @given(st.lists(st.sampled_from(GRID), min_size=1, unique=True))
@@ -49,63 +63,118 @@ def test_blocks_name_exactly_the_settings(settings):
 
 def test_the_highest_mean_over_runs_is_chosen():
     first, second = ValleySetting(1), ValleySetting(2)
-    rows = [row(first, 0.9), row(first, 0.1, "b"), row(second, 0.6), row(second, 0.6, "b")]
-    assert score_settings(rows) == {first: 0.5, second: 0.6}
-    assert choose(rows) == {("PACS", "erm"): second}
+    rows = [row(first, validation=90), row(first, 1, validation=10), *(row(second, n, validation=60) for n in (0, 1))]
+    assert score_settings(frame(*rows)) == {first: 50, second: 60}
+    assert chosen(*rows) == {"PACS": second}
     assert best({first: 0.5, second: 0.5}) == first
     assert best({first: 0.5, second: 0.5}, [second]) == second
 
 
 def test_a_setting_that_lacks_a_run_cannot_win():
     first, second = ValleySetting(1), ValleySetting(2)
-    rows = [row(first, 0.5), row(first, 0.5, "b"), row(second, 0.9), row(second, None, "b")]
-    assert choose(rows) == {("PACS", "erm"): first}
+    rows = [row(first, validation=50), row(first, 1, validation=50), row(second, validation=90), row(second, 1)]
+    assert chosen(*rows) == {"PACS": first}
+
+
+def test_runs_without_a_target_are_a_group_of_their_own():
+    first, second = ValleySetting(1), ValleySetting(2)
+    rows = [row(first, validation=50), row(second, validation=40)]
+    rows += [
+        row(first, dataset="PACS, no target", validation=60),
+        row(second, dataset="PACS, no target", validation=90),
+    ]
+    assert chosen(*rows) == {"PACS": first, "PACS, no target": second}
 
 
 def test_counts_come_from_one_dataset_and_r_from_each():
-    rows = [
-        row(ValleySetting(3, 6, 0.2), 0.5),
-        row(ValleySetting(3, 6, 0.3), 0.7),
-        row(ValleySetting(5, 6, 0.2), 0.6),
-        row(ValleySetting(3, 6, 0.2), 0.6, dataset="VLCS"),
-        row(ValleySetting(3, 6, 0.3), 0.5, dataset="VLCS"),
-        row(ValleySetting(5, 6, 0.2), 0.9, dataset="VLCS"),
-    ]
-    assert choose(rows)["VLCS", "erm"] == ValleySetting(5, 6, 0.2)
-    assert choose(rows, counts_from="PACS") == {
-        ("PACS", "erm"): ValleySetting(3, 6, 0.3),
-        ("VLCS", "erm"): ValleySetting(3, 6, 0.2),
-    }
-    with pytest.raises(ValueError, match="cannot be chosen on DomainNet: the evaluated runs are on PACS, VLCS"):
-        choose(rows, counts_from="DomainNet")
+    def rows(**options):
+        return [
+            row(ValleySetting(3, 6, 0.2), validation=50, **options),
+            row(ValleySetting(3, 6, 0.3), validation=70, **options),
+            row(ValleySetting(5, 6, 0.2), validation=60, **options),
+            row(ValleySetting(3, 6, 0.2), dataset="VLCS", validation=60, **options),
+            row(ValleySetting(3, 6, 0.3), dataset="VLCS", validation=50, **options),
+            row(ValleySetting(5, 6, 0.2), dataset="VLCS", validation=90, **options),
+        ]
+
+    assert chosen(*rows())["VLCS"] == ValleySetting(5, 6, 0.2)
+    counted = chosen(*rows(counts_from="PACS"))
+    assert counted == {"PACS": ValleySetting(3, 6, 0.3), "VLCS": ValleySetting(3, 6, 0.2)}
+
+
+accuracies = st.lists(st.sampled_from([20.0, 40.0, 60.0]), min_size=24, max_size=24)
+
+
+@given(accuracies, accuracies, st.sampled_from(["A", None]))
+def test_only_the_oracle_sees_the_target(validation, target, counts_from):
+    settings = GRID[::3]
+    places = [(name, setting) for name in ("A", "B", "C") for setting in settings]
+
+    def choice(select, **columns):
+        rows = [
+            row(
+                setting,
+                dataset=name,
+                select=select,
+                counts_from=counts_from,
+                **{key: column[i] for key, column in columns.items()},
+            )
+            for i, (name, setting) in enumerate(places)
+        ]
+        return chosen(*rows)
+
+    alone = choice("iid", validation=validation)
+    assert choice("iid", validation=validation, target=target, out=target) == alone
+    assert choice("oracle", validation=validation, out=target) == choice("iid", validation=target)
+    if counts_from:
+        assert len({(setting.n_converge, setting.n_tolerance) for setting in alone.values()}) == 1
 
 
 def test_equal_averages_share_a_line_and_fallbacks_are_marked():
-    rows = [row(ValleySetting(1, 3), 0.5), row(ValleySetting(1, 6), 0.5), row(ValleySetting(3), 0.6, threshold=None)]
-    rows.append(row(ValleySetting(5), 0.6, spans=rows[-1].spans))
-    table = settings_table(rows, ValleySetting(3), [ValleySetting(3)])
-    names = ["N_s 1; N_e 3, 6; r 1.3", "N_s 3; N_e 6; r 1.3*", "N_s 5; N_e 6; r 1.3"]
-    assert [line.name for line in table.rows] == names
-    assert [line.cells[0].best for line in table.rows] == [False, True, False]
-    assert [line.cells[0].value for line in table.rows] == [50, 60, 60]
-    assert table.notes[0] == "4 settings on 1 run: 2 different ranges of steps."
-    assert any("never converged" in note for note in table.notes)
-    bare = settings_table([row(ValleySetting(1)), row(ValleySetting(1), run="b", first_step=4, first_loss=0.25)])
-    assert bare.columns == ("First step", "Last step", "Weights", "Loss at first step")
-    assert [cell.printed for cell in bare.rows[0].cells] == ["1–4", "9", "9", "0.2500–0.5000"]
-
-
-def test_the_chosen_setting_stands_next_to_the_trained_one():
-    rows = [row(ValleySetting(1), 0.9, target_in=0.8), row(ValleySetting(3), 0.7)]
-    table = chosen_table(rows, {("PACS", "erm"): ValleySetting(1)}, [row(ValleySetting(3), 0.7, target_in=0.6)])
-    assert [[cell.printed for cell in line.cells] for line in table.rows] == [
-        ["N_s 1, N_e 6, r 1.3", "90.00", "80.00"],
-        ["N_s 3, N_e 6, r 1.3", "70.00", "60.00"],
+    rows = [
+        row(ValleySetting(1, 3), validation=50),
+        row(ValleySetting(1, 6), validation=50),
+        row(ValleySetting(3), validation=60, converged=0, trained=True, target=55),
+        row(ValleySetting(5), validation=60, steps=(2, 9)),
     ]
+    tables = report(frame(*rows), Tune).tables
+    own = str(ValleySetting(3))
+    lines = ["N_s 1; N_e 3, 6; r 1.3", "N_s 3; N_e 6; r 1.3* (chosen)", "N_s 5; N_e 6; r 1.3"]
+    assert [line.name for line in tables[0].rows] == [f"as trained: {own}", f"chosen: {own}", *lines]
+    assert [line.cells[0].value for line in tables[0].rows] == [60, 60, 50, 60, 60]
+    assert tables[0].columns == ("Validation, %", "First step", "Last step", "Weights")
 
 
-def test_rows_are_written_in_full():
-    rows = [row(ValleySetting(3, 6, 0.1 + 0.2, "text"), 1 / 3)]
-    (line,) = csv.DictReader(io.StringIO(rows_csv(rows)))
-    assert (line["semantics"], float(line["tolerance_ratio"]), float(line["validation"])) == ("text", 0.1 + 0.2, 1 / 3)
-    assert line["target_in"] == ""
+def test_the_chosen_setting_is_compared_with_the_trained_one_on_the_target():
+    def rows(select):
+        for trial in range(6):
+            noise = trial / 10
+            options = {"select": select, "trial": trial}
+            yield row(ValleySetting(3), validation=70, target=60, out=60, trained=True, **options)
+            yield row(ValleySetting(1), validation=90, target=63 + noise, out=63, **options)
+
+    shown = report(frame(*rows("iid")), Tune)
+    (test,) = shown.tests.itertuples()
+    assert (test.method, test.baseline) == ("chosen: N_s 1, N_e 6, r 1.3", "as trained: N_s 3, N_e 6, r 1.3")
+    assert (test.side, test.quantity, test.n) == ("unseen", "Target, %", 6)
+    assert test.difference == pytest.approx(3.25)
+    oracle = report(frame(*rows("oracle")), Tune)
+    assert ORACLE in set(oracle.means["method"])
+    assert ORACLE not in set(oracle.tests["method"]), "it was chosen by the accuracy shown"
+
+
+@pytest.mark.parametrize("select", ["iid", "oracle"])
+def test_a_panel_shows_each_r_and_definition_and_marks_the_choice(select):
+    pytest.importorskip("matplotlib")
+    rows = [row(s, validation=k, out=k, target=k, trained=k == 2, select=select) for k, s in enumerate(GRID)]
+    figure = report(frame(*rows[:-1]), Tune).figure("PACS")
+    panels = [axes for axes in figure.axes if axes.get_title()]
+    titles = ["r = 1.2, paper", "r = 1.3, paper", "r = 1.2, text", "r = 1.3, text"]
+    assert [axes.get_title() for axes in panels] == titles
+    best_place, own_place = ((1, 2), 1), ((0, 0), 1)  # N_s 5, N_e 6, r 1.3, as the last of the grid is left out
+    marks = {
+        c.get_label(): (tuple(c.get_offsets()[0]), number)
+        for number, axes in enumerate(panels)
+        for c in axes.collections
+    }
+    assert marks == {"chosen": best_place, "as trained": own_place}

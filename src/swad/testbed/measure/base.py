@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
     from swad.testbed.data.loaders import EvalLoader
     from swad.testbed.data.splits import DomainSplit
+    from swad.testbed.measure.engine import Job
     from swad.testbed.measure.saved_run import Images, SavedRun
 
 SourceSplit = Literal["training", "validation", "all"]
@@ -51,6 +52,8 @@ class Measurement(Reading, ABC):
     of_window: ClassVar[bool] = False
     """Whether the weights may be "window", several snapshots inside the range that SWAD averaged."""
 
+    of_saved: ClassVar[bool] = True
+    """Whether the weights are saved ones, whose files must be there."""
     at_once: ClassVar[int] = 8
     """Most sets of weights to measure together; images are read again for further ones."""
 
@@ -96,6 +99,18 @@ class Measurement(Reading, ABC):
     def settings(self) -> dict[str, Any]:
         """Return the settings that distinguish rows which must not be mixed. Default: every field."""
         return dataclasses.asdict(self)
+
+    def options(self) -> dict[str, Any]:
+        """Return options that decide what is shown of the rows, and not the rows themselves. Default: none."""
+        return {}
+
+    def n_evaluations(self, run: SavedRun, names: Sequence[str]) -> int:
+        """Return how many evaluations of a case some weights take: fewer than weights where some are equal."""
+        return len(names)
+
+    def then(self, jobs: Sequence[Job], device: torch.device) -> Sequence[Job]:
+        """Return what is to be measured next, when the rows of all runs are there. Default: nothing."""
+        return ()
 
     def cases(self) -> Sequence[Row]:
         """Return what is measured of every set of weights, as the fields that tell their rows apart."""

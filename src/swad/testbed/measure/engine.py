@@ -38,6 +38,8 @@ class Job:
     """The weights by name; a fingerprint changes with the file."""
     settings: Mapping[str, Any]
     """What identifies stored rows."""
+    only: tuple[str, ...] = ()
+    """Measure only these of the weights, after the others."""
 
     def rows(self, stored: Sequence[Row] | None = None) -> list[Row]:
         """Return the stored rows of these weights with these settings; `stored` are those of the file, if known."""
@@ -52,7 +54,8 @@ class Job:
         fields = self.what.cases()[0].keys()
         rows = self.rows(stored)
         done = {(*(row.get(field) for field in fields), row["weights"], row["fingerprint"]) for row in rows}
-        wanted = {name: mark for name, mark in self.fingerprints.items() if names is None or name in names}
+        names = names or self.only or self.fingerprints
+        wanted = {name: mark for name, mark in self.fingerprints.items() if name in names}
         missing = []
         for case in self.what.cases():
             lacking = [name for name, mark in wanted.items() if (*case.values(), name, mark) not in done]
@@ -79,7 +82,7 @@ def plan(
     what.check_together([run for run, _ in chosen])
     jobs = []
     for run, given in chosen:
-        names = run.full_names(given)
+        names = run.full_names(given) if what.of_saved else list(given)
         if WINDOW in names and not what.of_window:
             raise ValueError(f"{what.name} is measured of single weights: leave out {WINDOW!r}, or name snapshots")
         of_run = what.on(run, device)
@@ -96,10 +99,11 @@ def cost(jobs: Sequence[Job], device: torch.device | str = "cpu") -> str:
 
     name = jobs[0].what.name
     missing = [(job, job.missing(read_rows(job.run.path, job.what.file))) for job in jobs]
-    n_missing = sum(len(names) for _, cases in missing for _, names in cases)
-    n_all = sum(len(job.fingerprints) * len(job.what.cases()) for job in jobs)
+    n_by_job = [sum(job.what.n_evaluations(job.run, names) for _, names in cases) for job, cases in missing]
+    n_missing = sum(n_by_job)
+    n_all = sum(job.what.n_evaluations(job.run, list(job.fingerprints)) * len(job.what.cases()) for job in jobs)
     text = f"{name}: {counted(len(jobs), 'run')}, {counted(n_all, 'evaluation')}, {n_all - n_missing:,} stored"
-    first, cases = next(((job, cases) for job, cases in missing if cases), (None, []))
+    first, cases = next((each for each, n in zip(missing, n_by_job, strict=True) if n), (None, []))
     if first is None:
         return f"{text}, nothing to do"
     domains = MeasuredRun(first.run, first.what, torch.device(device)).domains
@@ -134,7 +138,7 @@ def measure(
         with RowFile(job.run.path, what.file) as file:  # locked, so another process may have measured some by now
             key = file.add_settings(job.settings)
             fixed = {"key": key, "kind": what.kind}
-            for some in _parts(list(job.fingerprints), what.at_once):
+            for some in _parts(list(job.only or job.fingerprints), what.at_once):
                 run = MeasuredRun(job.run, what, torch.device(device), workers)
                 for case, names in job.missing(file.rows, some):
                     run.progress = _within(progress, what.name, n_done, len(names), total)
@@ -146,7 +150,12 @@ def measure(
                         n_done += len({row["weights"] for row in rows})
                         if progress is not None:
                             progress(what.name, PARTS * n_done, PARTS * total)
-            file.mark_shown(key, weights=list(job.fingerprints), fingerprints=list(job.fingerprints.values()))
+            if not job.only:
+                of_weights = {"weights": list(job.fingerprints), "fingerprints": list(job.fingerprints.values())}
+                options = what.options()
+                file.mark_shown(key, **of_weights, **({"options": options} if options else {}))
+    if jobs and not jobs[0].only and (further := jobs[0].what.then(jobs, torch.device(device))):
+        measure(further, device, workers=workers, progress=progress)
     return [job.run.path for job in jobs]
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -186,50 +187,49 @@ def _shown(run: RunData, what: type[Reading]) -> tuple[str, list[Row]]:
     if shown is None:
         return "", []
     key = shown[0]["key"]
-    settings = {name: value for name, value in shown[0].items() if name not in NOT_OF_VALUES}
-    rows = [
-        _checked(row, what, f"{file}, line {row['line']}")
-        for row in stored
-        if row["kind"] == what.kind and row["key"] == key
-    ]
+    rows = [_checked(row, what, file) for row in stored if row["kind"] == what.kind and row["key"] == key]
     mark = next(row for row in reversed(stored) if row["kind"] == "shown" and row["key"] == key)
+    mark = _converted(mark, {"weights": list[str], "fingerprints": list[str], "options": dict[str, Any]}, file)
+    options = mark.get("options", {})
+    settings = {name: value for name, value in {**shown[0], **options}.items() if name not in NOT_OF_VALUES}
     present = dict.fromkeys(row["weights"] for row in rows)
     # Older files name the weights, or only the first; they have no fingerprints, so the last row of a case counts.
     names = mark.get("weights") or [*(name for name in [mark.get("first")] if name in present), *present]
     if "fingerprints" in mark:
         # Weights may have been trained again. If measuring the new ones was interrupted, the old ones are shown.
-        current = set(zip(names, mark["fingerprints"], strict=True))
-        rows = [row for row in rows if (row["weights"], row.get("fingerprint")) in current]
+        if len(names) != len(mark["fingerprints"]):
+            raise _damaged(f"{file}, line {mark['line']}", "weights and fingerprints differ in number")
+        current = dict(zip(names, mark["fingerprints"], strict=True))
+        rows = [row for row in rows if row["weights"] in current and row.get("fingerprint") == current[row["weights"]]]
     place = {name: number for number, name in enumerate(dict.fromkeys(names))}
     rows = sorted((row for row in rows if row["weights"] in place), key=lambda row: place[row["weights"]])
     return json.dumps(settings, sort_keys=True), rows
 
 
-def _checked(row: Row, what: type[Reading], place: str) -> Row:
+def _checked(row: Row, what: type[Reading], file: Path) -> Row:
     """Return a row with the types that its reading declares, or raise an error of one line that says where it is."""
+    kinds = {"weights": str, "domain": str, "side": str, **dict.fromkeys(what.fields, Any), **what.columns}
+    if lacking := [name for name in kinds if name not in row]:
+        raise _damaged(f"{file}, line {row['line']}", f"without {lacking[0]}")
+    return _converted(row, kinds, file)
+
+
+def _converted(row: Row, kinds: Mapping[str, Any], file: Path) -> Row:
+    """Return a row whose values have these types, where it has them."""
     try:
         import msgspec
     except ImportError:
         raise ImportError("reading measurements needs msgspec: pip install 'swad[report]'") from None
-    kinds: Mapping[str, Any] = {
-        "weights": str,
-        "domain": str,
-        "side": str,
-        **dict.fromkeys(what.fields, Any),
-        **what.columns,
-    }
-    checked = dict(row)
-    for name, kind in kinds.items():
-        if name not in row:
-            raise _damaged(place, f"without {name}")
-        if kind is float and row[name] in NOT_FINITE:
-            checked[name] = float(row[name])
+    converted = dict(row)
+    for name in row.keys() & kinds.keys():
+        if kinds[name] is float and row[name] in NOT_FINITE:
+            converted[name] = float(row[name])
         else:
             try:
-                checked[name] = msgspec.convert(row[name], kind)
+                converted[name] = msgspec.convert(row[name], kinds[name])
             except msgspec.ValidationError as error:
-                raise _damaged(place, f"{name}: {error}") from None
-    return checked
+                raise _damaged(f"{file}, line {row['line']}", f"{name}: {error}") from None
+    return converted
 
 
 def _damaged(place: str, reason: str) -> RecordError:

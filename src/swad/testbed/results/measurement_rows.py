@@ -35,6 +35,7 @@ FLATNESS = "flatness.jsonl"
 ROBUSTNESS = "robustness.jsonl"
 SURFACE = "surface.jsonl"
 WINDOWS = "windows.jsonl"
+TUNE = "tune.jsonl"
 
 SCHEMA = 2
 """Version of a line. It changes when an older reader would misread a line. 2: a line ends with its checksum."""

@@ -1,24 +1,37 @@
-"""Other settings of SWAD on finished runs: what each averages, how it scores, and which one is chosen.
+"""Settings of SWAD on finished runs: the choice among them, the tables of all, and their heat map.
 
-`swad.testbed.experiments.tune` makes the rows; this module chooses among them and prints them. The choice is by
-accuracy on the sources' validation splits. The target's accuracy decides nothing but the choice named `oracle`.
+A setting is the name of the weights that it averages, such as "3,6,0.3,paper": N_s, N_e, r - 1 and the definition.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from swad.testbed.results.labels import algorithm_label
-from swad.testbed.results.tables import Cell, Row, Table, csv_text, percent_cell
-from swad.util.grouping import group_by
-from swad.util.names import counted
 from swad.util.statistics import mean
 
-TuneSelect = Literal["iid", "oracle"]
-"""Choose a setting by the sources' validation accuracy, or by the target's."""
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+    from swad.testbed.results.measured_report import MeasuredReport
+
+VALIDATION, TARGET = "Validation, %", "Target, %"
+FIRST, LAST, AVERAGED, FIRST_LOSS = "First step", "Last step", "Weights", "Loss at first step"
+"""Quantities of tables; the target's accuracy is on its in split."""
+TARGET_OUT, TRAINED, CONVERGED = "target out", "trained", "converged"
+"""Quantities that decide: the accuracy by which the oracle chooses, whether the run was trained with this setting, and
+whether its loss converged."""
+AS_TRAINED, CHOSEN = "as trained", "chosen"
+ORACLE = f"{CHOSEN} by the target (oracle)"
+
+Group = tuple[str, str]
+"""Dataset (with the algorithm) and settings of the measurement: the runs for which one setting is chosen."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +40,8 @@ class ValleySetting:
 
     >>> print(ValleySetting(), ValleySetting(5, 10, 0.2, "text"), sep="; ")
     N_s 3, N_e 6, r 1.3; N_s 5, N_e 10, r 1.2, text
+    >>> ValleySetting(5, 10, 0.2, "text").name, setting_of("5,10,0.2,text"), setting_of("swad")
+    ('5,10,0.2,text', ValleySetting(n_converge=5, n_tolerance=10.0, tolerance_ratio=0.2, semantics='text'), None)
     """
 
     n_converge: int = 3
@@ -38,96 +53,68 @@ class ValleySetting:
         definition = "" if self.semantics == "paper" else f", {self.semantics}"
         return f"N_s {self.n_converge}, N_e {self.n_tolerance:g}, r {1 + self.tolerance_ratio:g}{definition}"
 
-
-@dataclass(frozen=True)
-class TuneRow:
-    """What one setting averages in one run, and the accuracy of that average where it was evaluated."""
-
-    run: str
-    """The run directory."""
-    dataset: str
-    """The dataset, and whether there is no target: validation accuracies are means over other domains then."""
-    algorithm: str
-    target: str
-    trial: int
-    setting: ValleySetting
-    spans: str
-    """The averaged updates, as text."""
-    first_step: int
-    last_step: int
-    n_averaged: int
-    first_loss: float
-    """The validation loss at the first evaluation in the range."""
-    threshold: float | None
-    """None if the loss never converged; the range is then the end of training."""
-    validation: float | None = None
-    """Mean accuracy on the sources' validation splits."""
-    target_in: float | None = None
-    """Accuracy on the target's in split, which is reported."""
-    target_out: float | None = None
-    """Accuracy on the target's out split, which the oracle chooses by."""
-
     @property
-    def group(self) -> tuple[str, str]:
-        """Dataset and algorithm: the runs for which one setting is chosen."""
-        return self.dataset, self.algorithm
+    def name(self) -> str:
+        """The name of its average in stored rows."""
+        return f"{self.n_converge},{self.n_tolerance:.0f},{float(self.tolerance_ratio)!r},{self.semantics}"
 
 
-def by_group(rows: Iterable[TuneRow]) -> dict[tuple[str, str], list[TuneRow]]:
-    """Return the rows by dataset and algorithm."""
-    return group_by(rows, lambda row: row.group)
+def setting_of(name: str) -> ValleySetting | None:
+    """Return the setting that a name stands for; None if it is not that of a setting."""
+    if re.fullmatch(r"\d+,(\d+|inf),[\d.e-]+,\w+", name) is None:
+        return None
+    start, end, ratio, semantics = name.split(",")
+    try:
+        return ValleySetting(int(start), float(end), float(ratio), semantics)
+    except ValueError:
+        return None
 
 
 # ------------------------------------------------------------ choosing a setting
 
 
-def choose(
-    rows: Sequence[TuneRow],
-    select: TuneSelect = "iid",
-    *,
-    preferred: Iterable[ValleySetting] = (),
-    counts_from: str | None = None,
-) -> dict[tuple[str, str], ValleySetting]:
+def choose(values: pd.DataFrame) -> dict[Group, ValleySetting]:
     """Choose a setting for every dataset and algorithm: the one with the highest mean accuracy over the runs.
 
+    Among equals the setting most like one that the runs were trained with wins, then the first. How to choose is among
+    the settings of the measurement: with `select` "iid" by the sources' validation accuracy alone, with "oracle" by
+    that on the target's out split alone; with `counts_from` N_s, N_e and the definition are those of the dataset it
+    names, and r is chosen on each. The paper took PACS.
+
     Args:
-        rows: Every setting on every run.
-        select: "iid" sees the sources' validation accuracy alone; "oracle" sees the target's out split alone.
-        preferred: Among equals the setting most like one of these wins, e.g. those that the runs were trained with.
-        counts_from: Choose N_s, N_e and the definition on this dataset, and r on each dataset by itself. The paper
-            took PACS.
+        values: Rows of `measured`.
     """
-    preferred = list(preferred)
-    means = {group: score_settings(members, select) for group, members in by_group(rows).items()}
-    chosen = {group: best(scores, preferred) for group, scores in means.items() if scores}
-    if counts_from is None:
-        return chosen
-    require_dataset(counts_from, (dataset for dataset, _ in chosen))
-    names = {algorithm: setting for (dataset, algorithm), setting in chosen.items() if dataset == counts_from}
-    for (dataset, algorithm), scores in means.items():
-        if scores and algorithm in names:
-            counts = names[algorithm]
-            same = {s: score for s, score in scores.items() if _counts(s) == _counts(counts)}
-            chosen[dataset, algorithm] = best(same, preferred)
+    scores: dict[Group, dict[ValleySetting, float]] = {}
+    preferred: dict[Group, list[ValleySetting]] = {}
+    places: dict[Group, tuple[str, str]] = {}
+    for (dataset, algorithm, settings), rows in values.groupby(["dataset", "algorithm", "settings"], sort=False):
+        if found := score_settings(rows, _decisive(settings)):
+            group = (dataset, settings)
+            places[group] = dataset.removesuffix(f", {algorithm_label(algorithm)}"), algorithm
+            scores[group], preferred[group] = found, _trained(rows)
+    chosen = {group: best(scores[group], preferred[group]) for group in scores}
+    counts = {place: _counts(chosen[group]) for group, place in places.items()}
+    for group, (_, algorithm) in places.items():
+        wanted = counts.get((json.loads(group[1]).get("counts_from"), algorithm))
+        same = {setting: score for setting, score in scores[group].items() if _counts(setting) == wanted}
+        chosen[group] = best(same or scores[group], preferred[group])
     return chosen
 
 
-def require_dataset(counts_from: str, datasets: Iterable[str]) -> None:
-    """Require that N_s and N_e are chosen on a dataset that has runs."""
-    known = sorted(set(datasets))
-    if counts_from not in known:
-        raise ValueError(f"N_s and N_e cannot be chosen on {counts_from}: the evaluated runs are on {', '.join(known)}")
+def _decisive(settings: str) -> str:
+    """Return the quantity that chooses."""
+    return TARGET_OUT if json.loads(settings).get("select") == "oracle" else VALIDATION
 
 
-def score_settings(rows: Iterable[TuneRow], select: TuneSelect = "iid") -> dict[ValleySetting, float]:
+def score_settings(values: pd.DataFrame, quantity: str = VALIDATION) -> dict[ValleySetting, float]:
     """Return the mean accuracy of every setting over the runs on which all settings were evaluated."""
+    rows = values[values["quantity"] == quantity]
     scores: dict[ValleySetting, list[float]] = {}
-    for row in rows:
-        accuracy = row.validation if select == "iid" else row.target_out
-        if accuracy is not None:
-            scores.setdefault(row.setting, []).append(accuracy)
+    for name, value in zip(rows["weights"], rows["value"], strict=True):
+        if (setting := setting_of(name)) is not None:
+            scores.setdefault(setting, []).append(value)
     most = max(map(len, scores.values()), default=0)
-    return {setting: mean(values) for setting, values in scores.items() if len(values) == most}
+    return {setting: mean(each) for setting, each in scores.items() if len(each) == most}
 
 
 def best(scores: Mapping[ValleySetting, float], preferred: Sequence[ValleySetting] = ()) -> ValleySetting:
@@ -151,48 +138,55 @@ def _counts(setting: ValleySetting) -> tuple[int, float, str]:
     return setting.n_converge, setting.n_tolerance, setting.semantics
 
 
-# ------------------------------------------------------------ tables
+def _trained(values: pd.DataFrame) -> list[ValleySetting]:
+    names = values["weights"][(values["quantity"] == TRAINED) & (values["value"] == 1)]
+    return [setting for name in dict.fromkeys(names) if (setting := setting_of(name)) is not None]
 
 
-def settings_table(
-    rows: Sequence[TuneRow], chosen: ValleySetting | None = None, trained: Iterable[ValleySetting] = ()
-) -> Table:
-    """Build the table of all settings on the runs of one dataset and algorithm.
+# ------------------------------------------------------------ tables and figure
 
-    Args:
-        rows: Every setting on every run.
-        chosen: The chosen setting, whose accuracy is bold.
-        trained: The settings that the runs were trained with.
+
+def settings_shown(values: pd.DataFrame) -> pd.DataFrame:
+    """Return what tables show of rows of `measured`: the setting as trained, the chosen one, and all settings.
+
+    Settings whose averages are equal in every run stand together. Of the target, only what the choice needs is shown.
     """
-    evaluated = any(row.validation is not None for row in rows)
-    by_setting = group_by(rows, lambda row: row.setting)
+    import pandas as pd
 
-    def averaged(setting: ValleySetting) -> tuple[str, ...]:
-        """Return the averaged steps of all runs, and the mark."""
-        return (*(row.spans for row in by_setting[setting]), _fallback_mark(by_setting[setting]))
+    chosen = choose(values)
+    parts = [values.iloc[:0]]
+    for (dataset, settings, side), rows in values.groupby(["dataset", "settings", "side"], sort=False):
+        setting, is_oracle = chosen.get((dataset, settings)), _decisive(settings) == TARGET_OUT
+        shown = rows[~rows["quantity"].isin([TARGET_OUT, TRAINED, CONVERGED])]
+        trained = rows[(rows["quantity"] == TRAINED) & (rows["value"] == 1)]
+        of_runs = set(zip(trained["target"], trained["trial"], trained["weights"], strict=True))
+        is_own = [place in of_runs for place in zip(shown["target"], shown["trial"], shown["weights"], strict=True)]
+        settings_of_runs = _trained(rows)
+        label = f"{AS_TRAINED}: {settings_of_runs[0]}" if len(settings_of_runs) == 1 else AS_TRAINED
+        parts.append(shown[is_own].assign(method=label))
+        if setting is not None:
+            label = ORACLE if is_oracle else f"{CHOSEN}: {setting}"
+            parts.append(shown[shown["weights"] == setting.name].assign(method=label))
+        if side == "seen" or is_oracle:
+            for equal, label in _lines(rows):
+                mark = f" ({CHOSEN})" if setting in equal else ""
+                parts.append(shown[shown["weights"] == equal[0].name].assign(method=f"{label}{mark}"))
+    return pd.concat(parts, ignore_index=True)
 
-    equal = group_by(by_setting, averaged)
-    table_rows = []
+
+def _lines(rows: pd.DataFrame) -> Iterator[tuple[list[ValleySetting], str]]:
+    """Return groups of settings whose averages are equal in every run, with the lines that name them."""
+    equal: dict[tuple[Any, ...], list[ValleySetting]] = {}
+    fallbacks = set(rows["weights"][(rows["quantity"] == CONVERGED) & (rows["value"] == 0)])
+    of_average = rows[rows["quantity"] != TRAINED]
+    for name, each in of_average.groupby("weights", sort=False):
+        if (setting := setting_of(str(name))) is not None:
+            columns = (each["target"], each["trial"], each["quantity"], each["value"])
+            equal.setdefault(tuple(zip(*columns, strict=True)), []).append(setting)
     for settings in equal.values():
-        members = by_setting[settings[0]]
-        cells = [
-            _range([row.first_step for row in members]),
-            _range([row.last_step for row in members]),
-            _range([row.n_averaged for row in members]),
-        ]
-        if evaluated:
-            cells.insert(0, dataclasses.replace(_over_trials(members), best=chosen in settings))
-        else:
-            cells.append(_range([row.first_loss for row in members], 4))
-        table_rows += [Row(f"{block}{_fallback_mark(members)}", tuple(cells)) for block in blocks(settings)]
-    columns = ["First step", "Last step", "Weights"]
-    columns = ["Validation, %", *columns] if evaluated else [*columns, "Loss at first step"]
-    dataset, algorithm = rows[0].group
-    title = f"Settings of SWAD: {dataset}, {algorithm_label(algorithm)}"
-    trained = sorted(set(trained) & set(by_setting), key=str)
-    n_different = len({key[:-1] for key in equal})
-    notes = _notes(rows, len(by_setting), n_different, chosen, trained)
-    return Table(title, tuple(columns), tuple(table_rows), tuple(notes), corner="Settings")
+        mark = "*" if settings[0].name in fallbacks else ""
+        for block in blocks(settings):
+            yield settings, f"{block}{mark}"
 
 
 def blocks(settings: Sequence[ValleySetting]) -> list[str]:
@@ -217,90 +211,47 @@ def blocks(settings: Sequence[ValleySetting]) -> list[str]:
     return lines
 
 
-def _notes(
-    rows: Sequence[TuneRow],
-    n_settings: int,
-    n_different: int,
-    chosen: ValleySetting | None,
-    trained: Sequence[ValleySetting],
-) -> list[str]:
-    runs = {row.run for row in rows}
-    evaluated = {row.run for row in rows if row.validation is not None}
-    settings, ranges = counted(n_settings, "setting"), counted(n_different, "different range")
-    notes = [f"{settings} on {counted(len(runs), 'run')}: {ranges} of steps."]
-    if evaluated and evaluated != runs:
-        notes.append(f"Accuracies are over the {len(evaluated)} of {len(runs)} runs that kept their segments.")
-    if trained:
-        notes.append(f"As trained: {'; '.join(map(str, trained))}.")
-    if chosen is not None:
-        scores = score_settings(rows)
-        equal = sum(score == scores.get(chosen) for score in scores.values()) - 1
-        others = f", like {counted(equal, 'other setting')}" if equal else ""
-        notes.append(f"Bold: the accuracy of the chosen setting ({chosen}){others}.")
-    if any(row.threshold is None for row in rows):
-        notes.append("*: the loss never converged in at least one run, which averages only the end of training.")
-    return notes
-
-
-def chosen_table(
-    rows: Sequence[TuneRow],
-    chosen: Mapping[tuple[str, str], ValleySetting],
-    trained: Sequence[TuneRow] = (),
-) -> Table:
-    """Build the table of the chosen settings, with their accuracy on the target, next to the averages as trained."""
-    table_rows = []
-    for group, setting in chosen.items():
-        dataset, algorithm = group
-        name = f"{dataset}, {algorithm_label(algorithm)}"
-        for label, members in (
-            ("chosen", [row for row in rows if row.group == group and row.setting == setting]),
-            ("as trained", [row for row in trained if row.group == group]),
-        ):
-            if members:
-                shown = {str(row.setting) for row in members}
-                text = shown.pop() if len(shown) == 1 else f"{len(shown)} settings"
-                cells = (
-                    Cell(text=text),
-                    _over_trials(members),
-                    _over_trials(members, lambda row: row.target_in),
-                )
-                table_rows.append(Row(f"{name}: {label}", cells))
-    return Table("Chosen settings", ("Setting", "Validation, %", "Target, %"), tuple(table_rows), corner="Runs")
-
-
-def rows_csv(rows: Iterable[TuneRow]) -> str:
-    """Return the rows as comma-separated values in full precision, one line per setting and run."""
-    setting_fields = [field.name for field in dataclasses.fields(ValleySetting)]
-    fields = [field.name for field in dataclasses.fields(TuneRow) if field.name != "setting"]
-    lines = [[*fields[:5], *setting_fields, *fields[5:]]]
-    for row in rows:
-        values = [getattr(row, name) for name in fields]
-        lines.append([*values[:5], *(getattr(row.setting, name) for name in setting_fields), *values[5:]])
-    return csv_text(lines)
-
-
-def _over_trials(
-    rows: Iterable[TuneRow], value: Callable[[TuneRow], float | None] = lambda row: row.validation
-) -> Cell:
-    """Show the mean over the runs of each trial, then over trials, in percent."""
-    trials: dict[int, list[float]] = {}
-    for row in rows:
-        if (accuracy := value(row)) is not None:
-            trials.setdefault(row.trial, []).append(accuracy)
-    return percent_cell(map(mean, trials.values()), decimals=2)
-
-
-def _range(values: Sequence[float], decimals: int = 0) -> Cell:
-    """Show the value of one run, or the lowest and the highest of several."""
-    low, high = min(values), max(values)
-    if low == high:
-        return Cell(low, decimals=decimals)
-    return Cell(text=f"{low:,.{decimals}f}–{high:,.{decimals}f}")
-
-
-def _fallback_mark(rows: Iterable[TuneRow]) -> str:
-    return "*" if any(row.threshold is None for row in rows) else ""
-
-
 def _listed(values: Iterable[float]) -> str:
     return ", ".join(f"{value:g}" for value in sorted(values))
+
+
+def settings_figure(report: MeasuredReport, dataset: str) -> Figure | None:
+    """Draw validation accuracies minus those as trained, one panel for each r and definition; mark the chosen one.
+
+    For the oracle it is the accuracy on the target by which it chooses.
+    """
+    from swad.testbed.results.figures.heat_map import HeatMap, Mark, heat_map_figure
+
+    values = report.values[report.values["dataset"] == dataset]
+    settings = values["settings"].iloc[0]
+    values = values[values["settings"] == settings]
+    chosen = choose(report.values).get((dataset, settings))
+    if chosen is None:
+        return None
+    quantity = _decisive(settings)
+    scores = score_settings(values, quantity)
+    trained = next((setting for setting in _trained(values) if setting in scores), None)
+    baseline = trained or chosen
+    starts, ends = (sorted({getattr(s, name) for s in scores}) for name in ("n_converge", "n_tolerance"))
+    kinds = sorted({(s.semantics != "paper", s.semantics, s.tolerance_ratio) for s in scores})
+    panels = []
+    for _, semantics, ratio in kinds:
+        cells = {
+            (ends.index(s.n_tolerance), starts.index(s.n_converge)): score - scores[baseline]
+            for s, score in scores.items()
+            if (s.semantics, s.tolerance_ratio) == (semantics, ratio)
+        }
+        marks = [
+            Mark(label, (ends.index(s.n_tolerance), starts.index(s.n_converge)), marker)
+            for label, s, marker in ((CHOSEN, chosen, "D"), (AS_TRAINED, trained, "s"))
+            if s is not None and (s.semantics, s.tolerance_ratio) == (semantics, ratio)
+        ]
+        definition = "" if len({name for _, name, _ in kinds}) == 1 else f", {semantics}"
+        panels.append(
+            HeatMap(
+                f"r = {1 + ratio:g}{definition}", cells, [f"{e:g}" for e in ends], list(map(str, starts)), marks=marks
+            )
+        )
+    of = "Validation" if quantity == VALIDATION else "Target (out)"
+    label = f"{of} accuracy minus that {'as trained' if trained else 'of the chosen setting'}, points"
+    return heat_map_figure(panels, title=f"{dataset}: settings of SWAD", x="$N_e$", y="$N_s$", label=label)

@@ -322,8 +322,8 @@ class RunConfig:
         False,
         role="output",
         free_on_resume=False,
-        help="Keep the weights that `swad tune` and `swad measure windows` need: the sum of every segment, and the "
-        "weights at each new lowest validation loss. One to two copies of the model per evaluation (ResNet-50, 50 "
+        help="Keep the weights that `swad measure tune` and `swad measure windows` need: the sum of every segment, and "
+        "the weights at each new lowest validation loss. One to two copies of the model per evaluation (ResNet-50, 50 "
         "evaluations: 5 to 9 GB).",
     )
     branch_from: Path | None = setting(

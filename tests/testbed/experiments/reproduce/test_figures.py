@@ -26,7 +26,7 @@ from swad.testbed.results.records import Record
 from swad.testbed.results.run_data import RunData
 from swad.testbed.results.runs import load_run
 from swad.testbed.results.surfaces import read_surface
-from swad.testbed.results.tuning import TuneRow, ValleySetting
+from swad.testbed.results.tuning import ValleySetting
 from swad.testbed.training.run_dir import RunError
 
 
@@ -83,11 +83,13 @@ def test_the_plane_of_figure_2_goes_through_three_snapshots(averaged, corners):
 def test_the_sensitivity_table_names_settings_as_the_paper_does():
     center = ValleySetting(tolerance_ratio=0.2)
     settings = dict.fromkeys(setting for group in settings_around(center).values() for setting in group)
+    steps = {"first": 10, "last": 20, "averaged": 11, "converged": True}
     rows = [
-        TuneRow("run", "PACS", "erm", "photo", 0, setting, "", 10, 20, 11, 1.0, 1.2, 0.9, 0.8 + setting.tolerance_ratio)
+        {"weights": setting.name, "side": side, "accuracy": 0.8 + setting.tolerance_ratio, **steps}
         for setting in settings
+        for side in ("seen", "unseen")
     ]
-    table = sensitivity_table("PACS", rows, center)
+    table = sensitivity_table("PACS", {"photo": rows}, center)
     names = [row.name for row in table.rows]
     assert names[:3] == ["N_s = 1", "N_s = 2", "N_s = 3 (paper)"]
     assert names[-6:] == ["r = 1", "r = 1.1", "r = 1.2 (paper)", "r = 1.3", "r = 1.4", "r = 1.5"]

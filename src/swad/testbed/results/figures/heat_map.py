@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from swad.testbed.results.figures.style import INK, figure_style, new_figure
+from swad.testbed.results.figures.style import INK, add_legend, figure_style, new_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -53,7 +53,7 @@ class HeatMap:
     """Where the own average of every run lies."""
 
 
-def heat_map_figure(panels: Sequence[HeatMap], *, title: str, x: str, y: str, label: str, runs: str) -> Figure:
+def heat_map_figure(panels: Sequence[HeatMap], *, title: str, x: str, y: str, label: str, runs: str = "") -> Figure:
     """Draw panels side by side with one color scale.
 
     Args:
@@ -62,7 +62,7 @@ def heat_map_figure(panels: Sequence[HeatMap], *, title: str, x: str, y: str, la
         x: Label of the horizontal axes.
         y: Label of the vertical axes.
         label: Label of the color scale.
-        runs: What the places of runs are.
+        runs: What the places of runs are; without any, no corner is free, and the legend is below.
     """
     from matplotlib.cm import ScalarMappable
 
@@ -81,10 +81,13 @@ def heat_map_figure(panels: Sequence[HeatMap], *, title: str, x: str, y: str, la
         bar.minorticks_off()
         bar.outline.set_visible(False)
         bar.set_label(label)
-        # Below the diagonal there are no windows, so there is room; with a few segments the legend covers some.
-        handles = {text: mark for axes in grid for mark, text in zip(*axes.get_legend_handles_labels(), strict=True)}
-        style = {"fontsize": 7.5, "handlelength": 1.4, "borderaxespad": 0, "frameon": True, "edgecolor": "none"}
-        grid[-1].legend(handles.values(), handles, loc="lower right", **style)
+        if not runs:
+            add_legend(figure)
+        else:
+            # Below the diagonal there are no windows, so there is room; with a few segments the legend covers some.
+            handles = {t: mark for axes in grid for mark, t in zip(*axes.get_legend_handles_labels(), strict=True)}
+            style = {"fontsize": 7.5, "handlelength": 1.4, "borderaxespad": 0, "frameon": True, "edgecolor": "none"}
+            grid[-1].legend(handles.values(), handles, loc="lower right", **style)
         figure.suptitle(title, fontsize=10)
     return figure
 
