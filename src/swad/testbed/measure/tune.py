@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from swad.averaging.rule import FalseStartWarning, NeverConvergedWarning
 from swad.averaging.spans import Phase, Status
 from swad.averaging.valley import LossValley
-from swad.testbed.measure.base import MeasuredRun, Measurement
+from swad.testbed.measure.base import MeasuredRun, Measurement, options_of
 from swad.testbed.results import tuning
 from swad.testbed.results.measured import Quantity
 from swad.testbed.results.measurement_rows import TUNE, Row
@@ -90,7 +90,8 @@ class Tune(Measurement):
     def problems(self) -> list[str]:
         """Check every value of every setting by itself, because a valley reports one problem at a time; then all."""
         # Of these values, the valley knows the rules: N_e may be infinite.
-        found = [text for text in super().problems() if not text.startswith("n-tolerance")]
+        own = {name: option for name, option in options_of(type(self)).items() if name != "n_tolerance"}
+        found = [text for name, option in own.items() if (text := option.problem(getattr(self, name)))]
         fields = ("n_converge", "n_tolerance", "tolerance_ratio", "semantics")
         found += [f"{name.replace('_', '-')} needs a value, got none" for name in fields if not getattr(self, name)]
         if found:
