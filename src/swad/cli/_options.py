@@ -123,7 +123,7 @@ def stored_runs(context: typer.Context, directories: list[Path], file: str, *opt
         source = context.get_parameter_source(parameter.name or "")
         if source is not None and source.name == "COMMANDLINE" and parameter.name not in ("stored", *options):
             raise ValueError(f"--stored shows a measurement as it was made: leave out {parameter.opts[0]}")
-    runs, notes = finished_runs(directories, several_targets=True)
+    runs, notes = finished_runs(directories)
     stored = {run.path: stored_path(run.path / file).exists() for run in runs}
     print_notes([*notes, *skip_notes({f"it has no {file}": [path for path in stored if not stored[path]]})])
     return [path for path in stored if stored[path]]

@@ -17,12 +17,11 @@ if TYPE_CHECKING:
     from swad.testbed.measure.base import Measurement
 
 
-def finished_runs(paths: Sequence[Path | str], several_targets: bool = False) -> tuple[list[RunData], list[str]]:
+def finished_runs(paths: Sequence[Path | str]) -> tuple[list[RunData], list[str]]:
     """Return the finished runs, each once, and a note on each reason to skip others.
 
     Args:
         paths: Run directories, or directories of runs.
-        several_targets: Whether to return runs that hold out two domains, too.
     """
     runs: dict[Path, RunData] = {}
     skipped: dict[str, list[Path]] = {}
@@ -33,8 +32,6 @@ def finished_runs(paths: Sequence[Path | str], several_targets: bool = False) ->
         for run in found:
             if not run.finished:
                 skipped.setdefault("unfinished", []).append(run.path)
-            elif len(run.targets) > 1 and not several_targets:
-                skipped.setdefault("holds out two domains", []).append(run.path)
             else:
                 runs[run.path] = run
     return list(runs.values()), skip_notes(skipped)
@@ -47,7 +44,7 @@ def skip_notes(skipped: Mapping[str, Sequence[Path]]) -> list[str]:
 
 def open_runs(paths: Sequence[Path | str], data: Path | str | None = None) -> tuple[list[SavedRun], list[str]]:
     """Open all finished runs in and below some directories, and return them with notes on those that were skipped."""
-    runs, notes = finished_runs(paths, several_targets=True)
+    runs, notes = finished_runs(paths)
     if not runs:
         reason = "; ".join(notes) or "no directory was given"
         again = "run `swad train` or `swad sweep` again to finish one"

@@ -91,11 +91,6 @@ class Windows(Measurement):
 
     def weights(self, run: SavedRun, names: Sequence[str]) -> dict[str, str]:
         """Return the average first, then other saved weights, then every window."""
-        from swad.testbed.averages.segment_windows import all_windows
-        from swad.testbed.measure.kept_segments import kept_segments, merged_segments
-        from swad.testbed.measure.saved_run import fingerprint
-        from swad.testbed.results.records import RECORDS
-
         averages = [name for name in names if run.ranges.get(name, {}).get("start_step") is not None]
         if set(names) == set(run.reported):
             averages.sort(key=lambda name: not name.startswith("swad"))
@@ -106,10 +101,18 @@ class Windows(Measurement):
                 f"got {', '.join(names)} of {run.path}"
             )
         saved = dict.fromkeys([averages[0], *names])
+        return {name: run.fingerprint(name) for name in saved} | self.windows(run)
+
+    def windows(self, run: SavedRun) -> dict[str, str]:
+        """Return every window."""
+        from swad.testbed.averages.segment_windows import all_windows
+        from swad.testbed.measure.kept_segments import kept_segments, merged_segments
+        from swad.testbed.measure.saved_run import fingerprint
+        from swad.testbed.results.records import RECORDS
+
         spans = merged_segments(kept_segments(run.path), self.every or 1)
         of_run = fingerprint(run.path / RECORDS)  # another training has other segments
-        every = {f"{first}-{last}": of_run for first, last in all_windows(spans)}
-        return {name: run.fingerprint(name) for name in saved} | every
+        return {f"{first}-{last}": of_run for first, last in all_windows(spans)}
 
     def cases(self) -> Sequence[Row]:
         """One side after the other."""

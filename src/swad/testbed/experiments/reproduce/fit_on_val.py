@@ -1,23 +1,29 @@
 """SWAD fit-on-val of Table 5: the window of a finished run whose average is most accurate on source validation.
 
-The segments that the run kept are averaged over every window, after merging them into at most 25, and the best average
-is evaluated as the run's own averages are. The result is stored in the run directory.
+The segments that the run kept are averaged over every window, after merging them into at most 25, by the measurement of
+windows: an interrupted search resumes. The best average is evaluated as the run's own averages are. The result is
+stored in the run directory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from swad.testbed.averages.segment_windows import fit_on_val
+from swad.averaging.spans import Span
+from swad.testbed.averages.segment_windows import SegmentWindows
 from swad.testbed.data.splits import DomainSplit
+from swad.testbed.measure import engine
 from swad.testbed.measure.kept_segments import build_evaluation, build_fast_network, kept_segments, merged_by_default
-from swad.testbed.measure.saved_run import find_device, open_run
+from swad.testbed.measure.saved_run import SavedRun, find_device, open_run
+from swad.testbed.measure.windows import Windows
 from swad.testbed.results.runs import result_checksum
+from swad.testbed.results.windows import best_window
 from swad.testbed.training.run_dir import RunError, read_stored
 from swad.util.files import write_json
+from swad.util.grouping import group_by
 from swad.util.progress import Progress
 from swad.util.statistics import mean
 
@@ -36,6 +42,17 @@ class FittedWindow:
     """Accuracy on the target's in split."""
     in_domain: float
     """Mean accuracy on the sources' test images; on validation images if the run has no test split."""
+
+
+@dataclass(frozen=True)
+class _EveryWindow(Windows):
+    """All windows, and no saved weights, on all validation images."""
+
+    file = "fit_on_val.jsonl"
+
+    def weights(self, run: SavedRun, names: Sequence[str]) -> dict[str, str]:
+        """Return the windows alone: weights that were removed after selection are not needed."""
+        return self.windows(run)
 
 
 def fit_run(
@@ -62,22 +79,24 @@ def fit_run(
     if not segments:
         raise RunError(f"{path} kept no segments, which fit-on-val chooses from: train it with --keep-segments")
     torch_device = find_device(device)
+    (job,) = engine.plan([(run, ())], _EveryWindow(images=None, side="seen"), torch_device)
+    engine.measure([job], torch_device, workers=workers, progress=progress)
+    accuracies = {
+        window: mean(row["accuracy"] for row in rows)
+        for window, rows in group_by(job.rows(), lambda row: (row["first"], row["last"])).items()
+    }
+    first, last = best_window(accuracies)
     sources, target = run.held_out
     model = build_fast_network(run, torch_device)
+    SegmentWindows(segments, model, merged_by_default(len(segments))).copy_average(Span(first, last))
 
-    def mean_accuracy(parts: Sequence[DomainSplit]) -> Callable[[], float]:
+    def accuracy(parts: Sequence[DomainSplit]) -> float:
         evaluate = build_evaluation(run, model, parts, torch_device, workers, [])
-        return lambda: mean(score.accuracy for score in evaluate().values())
+        return mean(score.accuracy for score in evaluate().values())
 
-    on_validation = mean_accuracy(sources.val)
-    choice = fit_on_val(segments, model, lambda _: on_validation(), progress, every=merged_by_default(len(segments)))
-    fitted = FittedWindow(
-        choice.first,
-        choice.last,
-        choice.score,
-        mean_accuracy(target.train)(),
-        (mean_accuracy(sources.test) if sources.test else on_validation)(),
-    )
+    validation = accuracies[first, last]
+    in_domain = accuracy(sources.test) if sources.test else validation
+    fitted = FittedWindow(first, last, validation, accuracy(target.train), in_domain)
     write_json(path / FILE, {**asdict(fitted), "checksum": result_checksum(asdict(fitted))})
     return fitted
 
