@@ -27,7 +27,7 @@ def test_surface_and_line(here: Call, tiny_run, tmp_path):
     assert (folder / "figures" / "line.svg").exists()
     (folder / "figures" / "line.svg").unlink()
     bare = copied(tiny_run, tmp_path / "bare")
-    stored = here("surface", folder, bare, tmp_path / "run", "--stored", *quick[4:6])
+    stored = here("surface", folder, bare, tmp_path / "run", "--stored", *quick[4:6], "-o", folder / "figures")
     assert f"note: {bare} skipped: it has no surface.jsonl" in stored.stdout.replace("\n", " ")
     assert stored.stdout.count("paper, ERM (best)") == 2, "the plane measured last and the line, each once"
     assert (folder / "figures" / "line.svg").exists()
