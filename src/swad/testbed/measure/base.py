@@ -17,13 +17,13 @@ import dataclasses
 import inspect
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, get_type_hints
 
 from swad.testbed.results.measured import Reading
-from swad.testbed.results.measurement_rows import Row
+from swad.testbed.results.measurement_rows import Row, read_rows
 from swad.testbed.training.setting import Setting
 from swad.util.options import Bounds
 from swad.util.progress import Progress, part_progress
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
     from swad.testbed.data.loaders import EvalLoader
     from swad.testbed.data.splits import DomainSplit
-    from swad.testbed.measure.engine import Job
     from swad.testbed.measure.saved_run import Images, SavedRun
 
 SourceSplit = Literal["training", "validation", "all"]
@@ -122,6 +121,43 @@ class Measurement(Reading, ABC):
 
         Rows are made by `run.row`. Evaluate all weights on a batch before the next one is read.
         """
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run to measure."""
+
+    run: SavedRun
+    what: Measurement
+    """The measurement with the defaults that the run decides."""
+    fingerprints: Mapping[str, str]
+    """The weights by name; a fingerprint changes with the file."""
+    settings: Mapping[str, Any]
+    """What identifies stored rows."""
+    only: tuple[str, ...] = ()
+    """Measure only these of the weights, after the others."""
+
+    def rows(self, stored: Sequence[Row] | None = None) -> list[Row]:
+        """Return the stored rows of these weights with these settings; `stored` are those of the file, if known."""
+        stored = read_rows(self.run.path, self.what.file) if stored is None else stored
+        keys = {row["key"] for row in stored if row["kind"] == "settings" and _without_marks(row) == self.settings}
+        marks = set(self.fingerprints.items())
+        rows = [row for row in stored if row["key"] in keys and row["kind"] == self.what.kind]
+        return [row for row in rows if (row["weights"], row.get("fingerprint")) in marks]
+
+    def missing(self, stored: Sequence[Row], names: Collection[str] | None = None) -> list[tuple[Row, list[str]]]:
+        """Return the cases that some of the weights lack, and these weights."""
+        fields = self.what.cases()[0].keys()
+        rows = self.rows(stored)
+        done = {(*(row.get(field) for field in fields), row["weights"], row["fingerprint"]) for row in rows}
+        names = names or self.only or self.fingerprints
+        wanted = {name: mark for name, mark in self.fingerprints.items() if name in names}
+        missing = []
+        for case in self.what.cases():
+            lacking = [name for name, mark in wanted.items() if (*case.values(), name, mark) not in done]
+            if lacking:
+                missing.append((case, lacking))
+        return missing
 
 
 def options_of(what: type[Measurement]) -> dict[str, Setting]:
@@ -246,3 +282,7 @@ class Domain:
         """Return bytes as the network takes them."""
         normalized: Tensor = self.loader.normalize(images)
         return normalized
+
+
+def _without_marks(row: Row) -> Row:
+    return {name: value for name, value in row.items() if name not in ("key", "kind")}

@@ -7,13 +7,12 @@ trained again are measured again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from swad.testbed.measure.base import MeasuredRun, Measurement
-from swad.testbed.results.measurement_rows import Row, RowFile, read_rows
+from swad.testbed.measure.base import Job, MeasuredRun, Measurement
+from swad.testbed.results.measurement_rows import RowFile, read_rows
 from swad.util.jsonl import json_values
 from swad.util.names import counted
 from swad.util.progress import Progress
@@ -25,43 +24,6 @@ if TYPE_CHECKING:
 
 PARTS = 1000
 """Parts of an evaluation that progress counts."""
-
-
-@dataclass(frozen=True)
-class Job:
-    """One run to measure."""
-
-    run: SavedRun
-    what: Measurement
-    """The measurement with the defaults that the run decides."""
-    fingerprints: Mapping[str, str]
-    """The weights by name; a fingerprint changes with the file."""
-    settings: Mapping[str, Any]
-    """What identifies stored rows."""
-    only: tuple[str, ...] = ()
-    """Measure only these of the weights, after the others."""
-
-    def rows(self, stored: Sequence[Row] | None = None) -> list[Row]:
-        """Return the stored rows of these weights with these settings; `stored` are those of the file, if known."""
-        stored = read_rows(self.run.path, self.what.file) if stored is None else stored
-        keys = {row["key"] for row in stored if row["kind"] == "settings" and _settings(row) == self.settings}
-        marks = set(self.fingerprints.items())
-        rows = [row for row in stored if row["key"] in keys and row["kind"] == self.what.kind]
-        return [row for row in rows if (row["weights"], row.get("fingerprint")) in marks]
-
-    def missing(self, stored: Sequence[Row], names: Collection[str] | None = None) -> list[tuple[Row, list[str]]]:
-        """Return the cases that some of the weights lack, and these weights."""
-        fields = self.what.cases()[0].keys()
-        rows = self.rows(stored)
-        done = {(*(row.get(field) for field in fields), row["weights"], row["fingerprint"]) for row in rows}
-        names = names or self.only or self.fingerprints
-        wanted = {name: mark for name, mark in self.fingerprints.items() if name in names}
-        missing = []
-        for case in self.what.cases():
-            lacking = [name for name, mark in wanted.items() if (*case.values(), name, mark) not in done]
-            if lacking:
-                missing.append((case, lacking))
-        return missing
 
 
 def plan(
@@ -175,7 +137,3 @@ def _within(progress: Progress | None, name: str, n_done: int, n_names: int, tot
             report(name, PARTS * n_done + PARTS * n_names * done // of, PARTS * total)
 
     return part
-
-
-def _settings(row: Row) -> Row:
-    return {name: value for name, value in row.items() if name not in ("key", "kind")}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,7 +34,12 @@ def finished_runs(paths: Sequence[Path | str]) -> tuple[list[RunData], list[str]
                 skipped.setdefault("unfinished", []).append(run.path)
             else:
                 runs[run.path] = run
-    return list(runs.values()), [f"{listed(which, 1)} skipped: {reason}" for reason, which in skipped.items()]
+    return list(runs.values()), skip_notes(skipped)
+
+
+def skip_notes(skipped: Mapping[str, Sequence[Path]]) -> list[str]:
+    """Return one note for each reason for which runs were skipped."""
+    return [f"{listed(paths, 1)} skipped: {reason}" for reason, paths in skipped.items() if paths]
 
 
 def open_runs(paths: Sequence[Path | str], data: Path | str | None = None) -> tuple[list[SavedRun], list[str]]:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from swad.averaging.swad import SWAD
-    from swad.testbed.measure.engine import Job
+    from swad.testbed.measure.base import Job
     from swad.testbed.measure.saved_run import SavedRun
 
 AT_ONCE = 8
