@@ -2,35 +2,32 @@
 
     python benchmarks/sweep.py --json benchmarks/results/sweep-cpu.json       # all sections
     python benchmarks/sweep.py --overhead --plan                              # only these
-    python benchmarks/sweep.py --cluster --runs 10000 --workers 100           # a smaller cluster
+    python benchmarks/sweep.py --cluster --runs 1000 --workers 10             # a smaller cluster
 
-overhead  A sweep of short runs on the digits with one local worker: the time of the whole sweep beyond the time that
-          the worker spends in its runs, which is measured in the worker.
+overhead  A sweep of short runs on the digits with one local worker: the time from the first run to the last beyond the
+          time that the worker spends in its runs, and the time until it starts the first.
 plan      DomainBed's plan for one algorithm: expanded, counted, and the state of every run read.
 table     Finished runs, with the records of real ones, read and tabulated.
 cluster   A sweep with threads as workers, in which only the training function is replaced: it sleeps and writes the
           files of a finished run. One run in a hundred loses its worker half way. At the end every record is
           counted, and the share of time that workers were busy is printed.
 
-What the workers of a GPU cost is measured by `workers.py`.
+What the workers of a GPU cost is measured by `workers.py`; how claims scale further is simulated by `claims.py`.
 """
 
 from __future__ import annotations
 
-import queue
 import shutil
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from measurements import directory, make_parser, measure_sections
-from swad.testbed.experiments.launchers.base import Outcome, Task
-from swad.testbed.experiments.launchers.local import LocalLauncher
-from swad.testbed.experiments.launchers.work import train_task
-from swad.testbed.experiments.sweep.directory import State, SweepDir
+from swad.testbed.experiments.sweep.directory import SweepDir
 from swad.testbed.experiments.sweep.plan import expand
 from swad.testbed.experiments.sweep.run import run_sweep
 from swad.testbed.experiments.sweep.spec import SweepSpec
@@ -40,6 +37,11 @@ from swad.testbed.results.selection import collect_results
 from swad.testbed.training import loop
 from swad.testbed.training.config import RunConfig
 from swad.testbed.training.run_dir import RunDir, read_done
+from swad.testbed.workers.claims import Claims
+from swad.testbed.workers.local import train_locally
+from swad.testbed.workers.run_queue import Runs
+from swad.testbed.workers.work import State, work
+from swad.util.signals import Interrupted
 
 
 def seconds(function: Callable[[], Any]) -> tuple[float, Any]:
@@ -61,30 +63,25 @@ def digits_spec(n_runs: int, steps: int = 10) -> SweepSpec:
 # -- overhead --------------------------------------------------------------------------------------------------------
 
 
-class CountingLauncher(LocalLauncher):
-    """Also keeps the time that runs take in the worker."""
-
-    run_seconds = 0.0
-
-    def wait(self, timeout: float | None = None) -> list[Outcome]:
-        outcomes = super().wait(timeout)
-        self.run_seconds += sum(outcome.seconds for outcome in outcomes)
-        return outcomes
+def train_timed(config: RunConfig) -> None:
+    """Train, and note the start and the end. Runs in the worker."""
+    start = time.time()
+    loop.train(config)
+    config.output.with_suffix(".times").write_text(f"{start} {time.time()}")
 
 
 def overhead(n_runs: int, steps: int) -> dict[str, float]:
-    with directory() as folder, CountingLauncher(1) as launcher:
-        warm_up = RunConfig.from_options(output=folder / "warm-up", dataset="digits", target="paper", steps=2)
-        launcher.submit([Task("warm-up", warm_up)])
-        launcher.wait()
-        launcher.run_seconds = 0.0
+    with directory() as folder:
         sweep = SweepDir(folder / "sweep")
         sweep.add(digits_spec(n_runs, steps))
-        total, status = seconds(lambda: run_sweep(sweep, launcher))
+        began = time.time()
+        status = run_sweep(sweep, partial(train_locally, jobs=1, device="cpu", train=train_timed))
         assert status.count(State.DONE) == n_runs, status
-    runs = launcher.run_seconds
+        times = sorted(tuple(map(float, path.read_text().split())) for path in folder.rglob("*.times"))
+    runs, total = sum(end - start for start, end in times), times[-1][1] - times[0][0]
     return {
         "runs": n_runs,
+        "start_worker_s": times[0][0] - began,
         "sweep_s": total,
         "runs_s": runs,
         "overhead_percent": 100 * (total - runs) / runs,
@@ -134,7 +131,7 @@ class Simulated:
         self.seconds = seconds
         self.slept: list[float] = []  # threads append to it
 
-    def __call__(self, config: RunConfig, *, callback: object | None = None) -> None:
+    def __call__(self, config: RunConfig) -> None:
         run_dir = RunDir(config)
         try:
             name = config.name
@@ -182,45 +179,23 @@ def table(sizes: Sequence[int]) -> dict[str, Any]:
 # -- cluster ---------------------------------------------------------------------------------------------------------
 
 
-class ThreadLauncher:
-    """Workers that are threads of this process."""
+def work_in_threads(runs: Runs, claims: Claims, n_workers: int, train: Callable[..., None]) -> None:
+    """Start threads as workers. One that is lost is replaced by another."""
+    configs = runs()
 
-    def __init__(self, n_workers: int, train: Callable[..., None]) -> None:
-        self._train, self.slots = train, n_workers
-        self._tasks: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
-        self._outcomes: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
-        self._threads = [threading.Thread(target=self._work, daemon=True) for _ in range(n_workers)]
-        for thread in self._threads:
-            thread.start()
+    def keep_working() -> None:
+        while True:
+            try:
+                work(lambda: configs, claims, train)
+            except Interrupted:
+                continue
+            return
 
-    def _work(self) -> None:
-        while (task := self._tasks.get()) is not None:
-            self._outcomes.put(train_task(task, self._train))
-
-    def submit(self, tasks: Sequence[Task]) -> None:
-        for task in tasks:
-            self._tasks.put(task)
-
-    def wait(self, timeout: float | None = None) -> list[Outcome]:
-        outcomes = []
-        try:
-            outcomes.append(self._outcomes.get(timeout=timeout))
-            while True:
-                outcomes.append(self._outcomes.get_nowait())
-        except queue.Empty:
-            return outcomes
-
-    def stop(self) -> None:
-        raise NotImplementedError
-
-    def __enter__(self) -> ThreadLauncher:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for _ in self._threads:
-            self._tasks.put(None)
-        for thread in self._threads:
-            thread.join()
+    threads = [threading.Thread(target=keep_working) for _ in range(n_workers)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
 
 
 def cluster(n_runs: int, n_workers: int, run_seconds: float) -> dict[str, float]:
@@ -228,9 +203,8 @@ def cluster(n_runs: int, n_workers: int, run_seconds: float) -> dict[str, float]
         train = Simulated(folder, n_records=20, lose_every=100, seconds=run_seconds)
         sweep = SweepDir(folder / "sweep")
         sweep.add(digits_spec(n_runs))
-        with ThreadLauncher(n_workers, train) as launcher:
-            total, status = seconds(lambda: run_sweep(sweep, launcher))
-        resume_s, again = seconds(lambda: run_sweep(sweep, ThreadLauncher(1, train)))
+        total, status = seconds(lambda: run_sweep(sweep, partial(work_in_threads, n_workers=n_workers, train=train)))
+        resume_s, again = seconds(lambda: run_sweep(sweep, partial(work, train=train)))
         assert status.count(State.DONE) == again.count(State.DONE) == n_runs, status
         expected = len(train.records)
         n_lines = [len(path.read_bytes().splitlines()) for path in (folder / "sweep").rglob(RECORDS)]
@@ -252,8 +226,8 @@ def cluster(n_runs: int, n_workers: int, run_seconds: float) -> dict[str, float]
 
 def main() -> None:
     parser = make_parser(__doc__, sections=("plan", "overhead", "table", "cluster"))
-    parser.add_argument("--runs", type=int, default=100_000, help="runs of the cluster")
-    parser.add_argument("--workers", type=int, default=1000, help="workers of the cluster")
+    parser.add_argument("--runs", type=int, default=10_000, help="runs of the cluster")
+    parser.add_argument("--workers", type=int, default=100, help="workers of the cluster")
     parser.add_argument("--run-seconds", type=float, default=6.0, help="mean time of a run of the cluster")
     parser.add_argument("--sizes", default="500,1000,2000,5000", help="numbers of runs to tabulate")
     parser.add_argument("--overhead-runs", type=int, default=20)

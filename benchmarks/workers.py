@@ -5,7 +5,7 @@
 
 warm worker  Runs of one local worker on image files: where the time of each goes.
 shared gpu   As many runs with one, two and three workers on one GPU, without and with NVIDIA's Multi-Process Service,
-             after a short run that warms each worker up: seconds for a run.
+             after a run that warms each worker up: seconds for a run.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +30,12 @@ from PIL import Image
 
 from measurements import directory, make_parser, measure_sections
 from swad.testbed.data import benchmarks
-from swad.testbed.experiments.launchers.base import Outcome, Task
-from swad.testbed.experiments.launchers.local import LocalLauncher
 from swad.testbed.results.records import read_records
 from swad.testbed.training import loop
 from swad.testbed.training.config import RunConfig
 from swad.testbed.training.run_dir import RunDir
+from swad.testbed.workers.claims import Claims
+from swad.testbed.workers.local import train_locally
 
 # -- warm worker -----------------------------------------------------------------------------------------------------
 
@@ -50,7 +51,7 @@ PARTS = {
 """Functions outside steps and evaluation, which do not call one another."""
 
 
-def train_timed(config: RunConfig, *, callback: object | None = None) -> None:
+def train_timed(config: RunConfig) -> None:
     """Train, and write where the time went into the run directory. Runs in the worker."""
     spent: dict[str, float] = defaultdict(float)
     originals = []
@@ -75,7 +76,7 @@ def train_timed(config: RunConfig, *, callback: object | None = None) -> None:
     for owner, name, label in targets:
         originals.append((owner, name, getattr(owner, name)))
         setattr(owner, name, timed(label, getattr(owner, name)))
-    start = time.perf_counter()
+    start, began = time.perf_counter(), time.time()
     try:
         result = loop.train(config)
     finally:
@@ -89,31 +90,34 @@ def train_timed(config: RunConfig, *, callback: object | None = None) -> None:
     times = {"total": total, "steps": steps, "evaluation": evaluation, "outside": outside, **spent}
     times["other"] = outside - known
     (config.output / "times.json").write_text(json.dumps(times))
+    (config.output / "process.json").write_text(json.dumps([os.getpid(), began, time.time()]))
 
 
 def warm_worker(n_runs: int, n_images: int, **options: Any) -> dict[str, dict[str, float]]:
     """Train runs that hold out one domain after another in one worker."""
+    measured = {}
     with directory() as folder:
-        tasks = pacs_tasks(folder, n_runs, n_images, cache=folder / "cache", **options)
-        measured = {}
-        with LocalLauncher(1, train=train_timed) as launcher:
-            for number, task in enumerate(tasks, 1):
-                start = time.perf_counter()
-                launcher.submit([task])
-                (outcome,) = launcher.wait()
-                assert outcome.status == "finished", outcome.message
-                times = json.loads((task.config.output / "times.json").read_text())
-                times["start worker, imports, scheduling"] = time.perf_counter() - start - times["total"]
-                measured[f"run {number}"] = times
-                print(
-                    f"run {number}: " + ", ".join(f"{label} {value:.2f}" for label, value in times.items()), flush=True
-                )
+        runs = pacs_runs(folder, n_runs, n_images, cache=folder / "cache", **options)
+        for number, (_, _, _, run) in enumerate(train_runs(folder, runs, 1), 1):
+            measured[f"run {number}"] = times = json.loads((run.output / "times.json").read_text())
+            print(f"run {number}: " + ", ".join(f"{label} {value:.2f}" for label, value in times.items()), flush=True)
     return measured
 
 
-def pacs_tasks(
+def train_runs(folder: Path, runs: Sequence[RunConfig], n_workers: int) -> list[tuple[float, float, int, RunConfig]]:
+    """Train runs by some workers; return start, end and process of each, by their starts."""
+    claims = Claims(folder / "claims")
+    train_locally(partial(tuple, runs), claims, n_workers, device=runs[0].device, train=train_timed)
+    noted = []
+    for run in runs:
+        pid, start, end = json.loads((run.output / "process.json").read_text())
+        noted.append((start, end, pid, run))
+    return sorted(noted, key=lambda one: one[0])
+
+
+def pacs_runs(
     folder: Path, n_runs: int, n_images: int, *, data_dir: Path | None, steps: int, **options: Any
-) -> list[Task]:
+) -> list[RunConfig]:
     """Return runs that hold out one domain after another, on PACS or on noise in files like its own."""
     options |= {
         "dataset": "PACS",
@@ -126,7 +130,7 @@ def pacs_tasks(
     }
     targets = ("sketch", "photo", "cartoon", "art_painting")
     return [
-        Task(str(i), RunConfig.from_options(output=folder / f"run-{i}", target=targets[i % 4], trial=i // 4, **options))
+        RunConfig.from_options(output=folder / f"run-{i}", target=targets[i % 4], trial=i // 4, **options)
         for i in range(n_runs)
     ]
 
@@ -162,11 +166,12 @@ def shared_gpu(n_runs: int, n_images: int, *, data_dir: Path | None, steps: int,
             with service as suffix:
                 for n_workers in (1, 2, 3):
                     name = f"{n_workers} at a time{suffix}"
-                    with LocalLauncher(n_workers) as launcher:
-                        finish(launcher, pacs_tasks(folder / name / "warm-up", n_workers, 0, steps=20, **options))
-                        start = time.perf_counter()
-                        finish(launcher, pacs_tasks(folder / name, n_runs, 0, steps=steps, **options))
-                        measured[name] = (time.perf_counter() - start) / n_runs
+                    runs = pacs_runs(folder / name, n_workers + n_runs, 0, steps=steps, **options)
+                    noted = train_runs(folder / name, runs, n_workers)
+                    first = {pid: start for start, _, pid, _ in reversed(noted)}  # which warms its worker up
+                    warm = [(start, end) for start, end, pid, _ in noted if start != first[pid]]
+                    seconds = max(end for _, end in warm) - min(start for start, _ in warm)
+                    measured[name] = seconds / len(warm)
                     print(f"{name}: {measured[name]:.1f} s for a run", flush=True)
                     shutil.rmtree(folder / name)
     return measured
@@ -187,14 +192,6 @@ def mps(folder: Path) -> Iterator[str]:
     finally:
         subprocess.run([MPS_CONTROL], input="quit\n", text=True, check=False)
         del os.environ["CUDA_MPS_PIPE_DIRECTORY"], os.environ["CUDA_MPS_LOG_DIRECTORY"]
-
-
-def finish(launcher: LocalLauncher, tasks: Sequence[Task]) -> None:
-    launcher.submit(tasks)
-    outcomes: list[Outcome] = []
-    while len(outcomes) < len(tasks):
-        outcomes += launcher.wait()
-    assert all(outcome.status == "finished" for outcome in outcomes), outcomes
 
 
 # -- the report ------------------------------------------------------------------------------------------------------

@@ -40,9 +40,9 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.fixture
 def quick_workers(monkeypatch) -> None:
-    """Let local launchers of this process take their workers from the fork server, which has imported torch."""
+    """Let commands in this process take their workers from the fork server, which has imported torch."""
     from helpers import forked
-    from swad.testbed.experiments.launchers import local
+    from swad.testbed.workers import local
 
     monkeypatch.setattr(local, "PROCESSES", forked.CONTEXT)
 

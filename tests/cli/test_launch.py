@@ -1,47 +1,37 @@
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
-from helpers.in_process_launcher import fake_train
-from swad.cli._launch import StatusLines
-from swad.testbed.experiments.launchers.base import Outcome, Task
+from swad.cli._launch import LaunchOptions, _start
 from swad.testbed.experiments.sweep.directory import SweepDir
-from swad.testbed.experiments.sweep.plan import Plan
-from swad.testbed.experiments.sweep.spec import SweepSpec
-from swad.testbed.results.failures import write_failure
+from swad.testbed.workers.ray import train_on_ray
+from swad.testbed.workers.slurm import train_on_slurm
 
 
-def sweep_with_a_failed_run(folder: Path) -> tuple[SweepDir, Plan, list[Task]]:
-    """Return a sweep of four runs, of which the first is done and the second failed, and the tasks of all."""
-    directory = SweepDir(folder)
-    directory.add(SweepSpec(targets=("paper",), trials=(0, 1, 2, 3)))
-    plan = directory.plan()
-    tasks = [Task(run.key, run.config) for run in plan.runs]
-    fake_train(lambda config: 0.5)(tasks[0].config)
-    write_failure(tasks[1].config.output, "out of memory")
-    return directory, plan, tasks
+def start(launcher: str, **options: str) -> partial[None]:
+    started = _start(
+        SweepDir(Path("s"), allow_failed=True), LaunchOptions(launcher, 3, 1, options), "cpu", lambda states: None
+    )
+    assert isinstance(started, partial)
+    return started
 
 
-def test_status_lines_count_failures_of_before_and_estimate_only_what_is_left(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(StatusLines, "SECONDS", 0.0)
-    directory, plan, tasks = sweep_with_a_failed_run(tmp_path)
-    lines = StatusLines(directory, retry_failed=False)
-    lines.update(plan, None)
-    lines.update(plan, Outcome(tasks[2], "finished"))
-    lines.update(plan, Outcome(tasks[3], "failed"))
-    first, second, last = capsys.readouterr().out.splitlines()
-    assert first == "1 of 4 runs finished, 1 failed"
-    assert second.startswith("2 of 4 runs finished, 1 failed, about ")
-    assert last == "2 of 4 runs finished, 2 failed"
+def test_options_are_those_of_sbatch_and_of_ray():
+    slurm = start("slurm", partition="a,b", time="4:00:00")
+    assert slurm.func is train_on_slurm
+    assert slurm.keywords["options"] == {"partition": "a,b", "time": "4:00:00"}
+    assert slurm.keywords["command"][1:] == ["-m", "swad", "sweep", "work", "s", "--allow-failed"]
+    ray = start("ray", address="auto", num_gpus="0.5", resources='{"fast": 1}', accelerator_type="H100")
+    assert ray.func is train_on_ray
+    assert (ray.keywords["address"], ray.keywords["jobs"]) == ("auto", 3)
+    assert ray.keywords["options"] == {"num_gpus": 0.5, "resources": {"fast": 1}, "accelerator_type": "H100"}
 
 
-def test_status_lines_count_runs_that_are_retried_as_left(tmp_path, monkeypatch, capsys):
-    directory, plan, tasks = sweep_with_a_failed_run(tmp_path)
-    lines = StatusLines(directory, retry_failed=True)
-    lines.update(plan, None)
-    lines.update(plan, Outcome(tasks[2], "finished"))
-    lines.update(plan, Outcome(tasks[3], "finished"))  # the retried run still trains: no line within a few seconds
-    assert capsys.readouterr().out == "1 of 4 runs finished\n"
-    monkeypatch.setattr(StatusLines, "SECONDS", 0.0)
-    lines.update(plan, Outcome(tasks[1], "failed"))
-    assert capsys.readouterr().out == "3 of 4 runs finished, 1 failed\n"
+def test_all_problems_are_listed():
+    assert LaunchOptions("local", 0, 1, {"partition": "gpu"}).problems() == [
+        "--jobs must be 1 or more, got 0",
+        "the launcher local has no options, got partition: use --jobs or --jobs-per-gpu",
+    ]
+    assert LaunchOptions("local", 5, 1).slots("cpu") == 5
+    assert LaunchOptions("ray", None, 1).slots("cpu") is None

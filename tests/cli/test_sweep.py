@@ -10,18 +10,19 @@ import typer
 from typer.testing import CliRunner
 
 from helpers.commands import SWAD, environment
-from helpers.in_process_launcher import fake_train
+from helpers.fake_train import fake_train
 from swad import cli
 from swad.cli import _options as parse
 from swad.cli import _sweep
 from swad.cli import sweep as command
 from swad.cli._launch import parse_launcher_options
 from swad.cli._problems import Problems
-from swad.testbed.experiments.sweep.directory import State, SweepDir
+from swad.testbed.experiments.sweep.directory import SweepDir
 from swad.testbed.experiments.sweep.plan import expand
 from swad.testbed.experiments.sweep.spec import OWN_OPTIONS, SweepSpec
 from swad.testbed.results.failures import write_failure
 from swad.testbed.training.config import SETTINGS, ConfigError
+from swad.testbed.workers.work import State
 
 SMALL = ["--target", "paper", "--steps", "8", "--evaluate-every", "4", "--averages", "swad,ema", "--jobs", "1"]
 SMALL += ["--set", "batch_size=8"]
@@ -34,8 +35,8 @@ def in_empty_folder(tmp_path, monkeypatch, quick_workers):
 
 
 def sweep(*arguments: str, code: int = 0) -> str:
-    """Run `swad sweep` in this process, which has imported torch already, and return what it prints."""
-    result = CliRunner().invoke(cli.app, ["sweep", *arguments])
+    """Run `swad sweep run` in this process, which has imported torch already, and return what it prints."""
+    result = CliRunner().invoke(cli.app, ["sweep", *["run"][: arguments[0] not in ("status", "work")], *arguments])
     if result.exit_code != code:
         raise result.exception or AssertionError(result.output)
     return result.stdout
@@ -67,7 +68,7 @@ def test_a_sweep_trains_fails_retries_and_extends(tmp_path):
     assert "SWAD" in printed  # the table of the other run
     assert "extending" not in printed
     assert f"digits/erm/paper-0/{damaged.key}: cannot read" in printed
-    assert "1 of 2 runs failed; retry with: swad sweep --output s --retry-failed" in printed
+    assert "1 of 2 runs failed; retry with: swad sweep run --output s --retry-failed" in printed
     assert (folder.state(whole), folder.state(damaged)) == (State.DONE, State.FAILED)
     header, row, *failures = sweep("status", "s").splitlines()
     assert header.split()[:6] == ["dataset", "algorithm", "done", "running", "failed", "pending"]
@@ -156,6 +157,7 @@ def test_a_plan_file_and_options_that_win(tmp_path):
 def test_ctrl_c_saves_checkpoints_and_the_same_command_resumes(tmp_path):
     arguments = [
         "sweep",
+        "run",
         *SMALL[:2],
         "--trial",
         "0,1",
@@ -172,20 +174,23 @@ def test_ctrl_c_saves_checkpoints_and_the_same_command_resumes(tmp_path):
     while time.monotonic() < deadline and not any(path.stat().st_size for path in Path("s").rglob("records.jsonl")):
         time.sleep(0.1)
     assert sweep("status", "s").splitlines()[1].split()[2:6] == ["0", "1", "0", "1"]
-    with pytest.raises(ConfigError, match=f"process {process.pid} runs the sweep in s: run the command again"):
-        sweep("-o", "s")
     process.send_signal(signal.SIGINT)
     _, error = process.communicate(timeout=100)
     assert process.returncode == 130, error
-    assert "Interrupted: 0 of 2 runs are finished. Run the same command again to continue." in error
+    assert "Interrupted: 0 of 2 runs are finished. Run the same command again to resume." in error
     assert len(list(Path("s").rglob("state.pt"))) == 1
     assert sweep("status", "s").splitlines()[1].split()[2:6] == ["0", "0", "0", "2"]
 
 
 def test_a_misspelled_command_gets_a_suggestion_and_options_do_not():
-    result = CliRunner().invoke(cli.app, ["sweep", "stauts", "s"])
-    assert result.exit_code == 2
-    assert "did you mean 'status'?" in result.output
+    for words, hint in (
+        (["stauts", "s"], "did you mean 'status'?"),
+        (["plan.toml"], "swad sweep run plan.toml ... trains a sweep"),
+        (["--algorithm", "erm"], "swad sweep run --algorithm ... trains a sweep"),
+    ):
+        result = CliRunner().invoke(cli.app, ["sweep", *words])
+        assert result.exit_code == 2
+        assert hint in result.output
     assert sweep("--target", "photo", "--dataset", "PACS", "--trial", "0", "--dry-run").startswith("1 run\n")
 
 
@@ -218,7 +223,7 @@ def test_sharing_a_gpu_is_for_the_local_launcher():
 
 def test_every_setting_of_a_run_is_an_option():
     group = typer.main.get_command(cli.app).commands["sweep"]
-    names = {option.name for option in group.commands[command.RUN].params}
+    names = {option.name for option in group.commands["run"].params}
     assert names >= set(SETTINGS) - set(command.SWEPT) - {"dataset_options"}
     assert set(command.SWEPT) == set(OWN_OPTIONS)
 
@@ -228,7 +233,7 @@ def test_values_are_parsed():
         assert parse.grid(texts) == {"lr": (1e-5, 3e-5), "batch_size": (8,)}
     assert isinstance(parse.grid(["batch_size=8"])["batch_size"][0], int)
     assert parse_launcher_options(["partition=gpu", "x="]) == {"partition": "gpu", "x": ""}
-    assert parse_launcher_options(["partition=a,b,mem_gb=8", "partition=c"]) == {"partition": "a,b,c", "mem_gb": "8"}
+    assert parse_launcher_options(["partition=a,b", "export=A=1,B"]) == {"partition": "a,b", "export": "A=1,B"}
     for bad in (["lr"], ["lr=a"], ["lr="], ["=1"]):
         with pytest.raises(ValueError, match="--grid takes"):
             parse.grid(bad)
@@ -254,5 +259,15 @@ def test_the_launcher_gets_the_device_of_a_plan_file(here, tmp_path, monkeypatch
     devices, plan = [], tmp_path / "plan.toml"
     monkeypatch.setattr(_sweep, "run", lambda sweep, launch, device, *rest: devices.append(device) or True)
     plan.write_text('dataset = ["digits"]\n[options]\ndevice = "cpu:0"\n')
-    here("sweep", plan, "-o", tmp_path / "sweep")
+    here("sweep", "run", plan, "-o", tmp_path / "sweep")
     assert devices == ["cpu:0"]
+
+
+@pytest.mark.slow
+def test_a_worker_trains_what_is_left_of_a_sweep(tmp_path):
+    options = {"steps": 8, "evaluate_every": 4, "device": "cpu", "hyperparameters": {"batch_size": 8}}
+    SweepDir("s").add(SweepSpec(targets=("paper",), trials=(0, 1), averages=("ema",), options=options))
+    sweep("work", "s")
+    assert sweep("status", "s").splitlines()[1].split()[2:7] == ["2", "0", "0", "0", "2"]
+    with pytest.raises(ConfigError, match=r"typo contains no sweep \(sweep.json\)"):
+        sweep("work", "typo")

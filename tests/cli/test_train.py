@@ -19,9 +19,7 @@ from swad.testbed.training.config import SECTIONS, SETTINGS, ConfigError, RunCon
 def configs(*arguments: str, monkeypatch: pytest.MonkeyPatch) -> list[RunConfig]:
     """The runs that a command line asks for."""
     trained: list[RunConfig] = []
-    monkeypatch.setattr(
-        "swad.testbed.experiments.launchers.train_all.train_all", lambda configs, jobs: trained.extend(configs)
-    )
+    monkeypatch.setattr("swad.testbed.workers.train_all.train_all", lambda configs, jobs: trained.extend(configs))
     monkeypatch.setattr("swad.cli.report.report_trained", lambda *arguments: None)
     typer.main.get_command(cli.app)(["train", *arguments], standalone_mode=False)
     return trained

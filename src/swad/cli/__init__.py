@@ -131,7 +131,7 @@ def _describe(error: Exception) -> str:
     return str(error)
 
 
-_USER_ERRORS = {"ValueError", "OSError", "RunError", "RecordError", "LauncherError"}
+_USER_ERRORS = {"ValueError", "OSError", "RunError", "RecordError", "WorkerError"}
 """Errors written for users, with their subclasses. By name: importing the classes would make `swad --help` slow."""
 
 

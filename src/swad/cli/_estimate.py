@@ -1,4 +1,4 @@
-"""What `swad sweep --dry-run` prints: how many runs there are, and what they will cost."""
+"""What `swad sweep run --dry-run` prints: how many runs there are, and what they will cost."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from swad.cli._console import make_console, plain_table
+from swad.cli._launch import LaunchOptions
 from swad.cli._problems import Problems
 from swad.testbed.data import benchmarks
-from swad.testbed.experiments.launchers.make import LauncherConfig
 from swad.testbed.experiments.sweep import checks
 from swad.testbed.experiments.sweep.directory import SweepDir
 from swad.testbed.experiments.sweep.estimate import GroupEstimate, describe_costs, estimate
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def print_estimate(
-    directory: SweepDir, specs: Sequence[SweepSpec], launch: LauncherConfig, device: str, problems: Problems
+    directory: SweepDir, specs: Sequence[SweepSpec], launch: LaunchOptions, device: str, problems: Problems
 ) -> None:
     """Print how many runs there are and what they will cost; write nothing."""
     missing: dict[str, str] = {}

@@ -2,77 +2,126 @@
 
 from __future__ import annotations
 
-import math
+import json
 import sys
-import time
-from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
+from typing import Any
 
-from swad.cli import _options as parse
-from swad.testbed.experiments.launchers.base import Launcher, Outcome
-from swad.testbed.experiments.launchers.make import LauncherConfig
-from swad.testbed.experiments.sweep.directory import State, SweepDir
-from swad.testbed.experiments.sweep.plan import Plan
-from swad.testbed.experiments.sweep.run import Display
+from swad.testbed.algorithms.hyperparameters import as_text
+from swad.testbed.experiments.sweep.directory import SweepDir
+from swad.testbed.experiments.sweep.plan import path_in_sweep
+from swad.testbed.experiments.sweep.run import Start
 from swad.testbed.experiments.sweep.status import SweepStatus, failure_lines
-from swad.testbed.training.display import make_display
-from swad.util.progress import duration
+from swad.testbed.workers.claims import Claims
+from swad.testbed.workers.local import Show, count_jobs, train_locally
+from swad.testbed.workers.ray import train_on_ray
+from swad.testbed.workers.run_queue import Runs
+from swad.testbed.workers.slurm import train_on_slurm
+from swad.testbed.workers.watch import Watch
+from swad.testbed.workers.work import State
+from swad.util.names import choice_problem
+
+LAUNCHERS = ("local", "ray", "slurm")
 
 
 def parse_launcher_options(texts: Sequence[str] | None) -> dict[str, str]:
-    """Parse NAME=VALUE. A value may be a list itself, as Slurm's partition=a,b."""
-    options = parse.pairs("launcher-option", texts, "partition=gpu")
-    return {name: ",".join(values) for name, values in options.items()}
+    """Parse NAME=VALUE, one for each text: a value may hold commas, as Slurm's partition=a,b, or be JSON for Ray."""
+    options = {}
+    for text in texts or ():
+        name, equals, value = text.partition("=")
+        if not name or not equals:
+            raise ValueError(f"--launcher-option takes NAME=VALUE, got {text!r}: e.g. --launcher-option partition=gpu")
+        options[name.strip()] = value
+    return options
 
 
-@contextmanager
-def show_runs(
-    directory: SweepDir, launch: LauncherConfig, device: str, n_runs: int, retry_failed: bool
-) -> Iterator[tuple[Launcher, Display]]:
-    """Open the launcher, with a bar for every run in a terminal, and lines elsewhere."""
-    bars = launch.name == "local" and sys.stderr.isatty()
-    with ExitStack() as stack:
-        run_display = stack.enter_context(make_display(n_runs)) if bars else None
-        # Messages go above the bars, which show the rest.
-        display = Display(run_display.log) if run_display is not None else StatusLines(directory, retry_failed)
-        yield stack.enter_context(launch.make(device, directory.path, run_display)), display
+@dataclass(frozen=True)
+class LaunchOptions:
+    """Where a command line wants runs to train.
+
+    Args:
+        launcher: `local`, `ray` or `slurm`.
+        jobs: Runs at a time. None: the launcher's default.
+        jobs_per_gpu: Runs that share a GPU.
+        options: Options of `sbatch`, or of a Ray task and the address of the cluster.
+    """
+
+    launcher: str
+    jobs: int | None
+    jobs_per_gpu: int
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    def problems(self) -> list[str]:
+        """List what is wrong with the options. Those of Slurm and Ray are checked there."""
+        problems = []
+        if self.launcher not in LAUNCHERS:
+            problems.append(choice_problem("--launcher", self.launcher, LAUNCHERS))
+        counts = {"--jobs": self.jobs, "--jobs-per-gpu": self.jobs_per_gpu}
+        problems += [f"{name} must be 1 or more, got {n}" for name, n in counts.items() if n is not None and n < 1]
+        if self.launcher == "local" and self.options:
+            problems.append(
+                f"the launcher local has no options, got {', '.join(self.options)}: use --jobs or --jobs-per-gpu"
+            )
+        if self.launcher in ("ray", "slurm") and self.jobs_per_gpu != 1:
+            instead = " (-l num_gpus=0.5 for two)" if self.launcher == "ray" else ""
+            problems.append(
+                f"--jobs-per-gpu is for the launcher local, got {self.launcher}: use its own options{instead}"
+            )
+        return problems
+
+    def slots(self, device: str) -> int | None:
+        """Return how many runs train at a time; None if only the cluster knows."""
+        return self.jobs or (count_jobs(device, self.jobs_per_gpu) if self.launcher == "local" else None)
 
 
-class StatusLines(Display):
-    """Prints how far the sweep is, at most every few seconds."""
+def start_workers(directory: SweepDir, launch: LaunchOptions, device: str) -> Start:
+    """Return what starts the workers of a sweep, with bars for the runs in a terminal, and lines elsewhere."""
 
-    SECONDS = 10.0
+    def start(runs: Runs, claims: Claims) -> None:
+        with Watch(path_in_sweep) as watch:
+            _start(directory, launch, device, _ChoiceLog(directory, watch))(runs, claims)
 
-    def __init__(self, directory: SweepDir, retry_failed: bool) -> None:
-        super().__init__(partial(print, flush=True))
-        self._directory, self._retry_failed = directory, retry_failed
-        self._start = self._last = -math.inf
-        self._done = self._done_before = self._failed = 0
+    return start
 
-    def update(self, plan: Plan, outcome: Outcome | None) -> None:
-        """Print a line if the last one is some seconds old, or if this is the last run."""
-        now = time.monotonic()
-        if outcome is None:
-            states = Counter(self._directory.states(plan.runs).values())
-            self._done = self._done_before = states[State.DONE]
-            self._failed = 0 if self._retry_failed else states[State.FAILED]  # retried runs still have to train
-            self._start = now
-        elif outcome.status == "failed":
-            self._failed += 1
-        elif outcome.status == "finished":
-            self._done += 1
-        done, failed, total = self._done, self._failed, plan.total
-        left = total - done - failed
-        if left and now - self._last < self.SECONDS:
-            return
-        self._last = now
-        text = f"{done:,} of {total:,} runs finished" + (f", {failed:,} failed" if failed else "")
-        if left and done > self._done_before:
-            per_run = (now - self._start) / (done - self._done_before)
-            text += f", about {duration(per_run * left)} left"
-        print(text, flush=True)
+
+def _start(directory: SweepDir, launch: LaunchOptions, device: str, show: Show) -> Start:
+    if launch.launcher == "local":
+        return partial(train_locally, jobs=launch.jobs, jobs_per_gpu=launch.jobs_per_gpu, device=device, show=show)
+    if launch.launcher == "slurm":
+        command = [sys.executable, "-m", "swad", "sweep", "work", str(directory.path)]
+        command += ["--allow-failed"] * directory.allow_failed
+        return partial(
+            train_on_slurm, command=command, jobs=launch.jobs, options=launch.options, device=device, show=show
+        )
+    options = {name: _value(text) for name, text in launch.options.items()}
+    address = options.pop("address", None)
+    return partial(train_on_ray, jobs=launch.jobs, address=address, options=options, show=show)
+
+
+def _value(text: str) -> Any:
+    """Return a number or JSON as such, and other text as text."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+class _ChoiceLog:
+    """Shows the states of runs, and what searches chose meanwhile."""
+
+    def __init__(self, directory: SweepDir, watch: Watch) -> None:
+        self._directory, self._watch, self._known = directory, watch, set(directory.choices)
+
+    def __call__(self, states: Mapping[Path, State]) -> None:
+        for name, point in self._directory.choices.items():
+            if name not in self._known:
+                self._known.add(name)
+                chosen = ", ".join(f"{key}={as_text(value)}" for key, value in point.items()) or "the defaults"
+                self._watch.log(f"{name}: chose {chosen}")
+        self._watch(states)
 
 
 def print_failures(status: SweepStatus, most: int = 20, lines: int = 3) -> None:

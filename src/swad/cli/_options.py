@@ -77,7 +77,11 @@ Launcher = Annotated[str, typer.Option(metavar="NAME", help="local, ray or slurm
 LauncherOptions = Annotated[
     list[str] | None,
     typer.Option(
-        "--launcher-option", "-l", metavar=PAIRS, help="Options of ray or slurm, e.g. partition=gpu.", **_LAUNCHING
+        "--launcher-option",
+        "-l",
+        metavar="NAME=VALUE",
+        help="An option of sbatch, e.g. partition=gpu, or of a Ray task, e.g. num_gpus=0.5. Repeat it for several.",
+        **_LAUNCHING,
     ),
 ]
 Jobs = Annotated[

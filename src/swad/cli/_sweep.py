@@ -1,4 +1,4 @@
-"""What `swad sweep` does between parsing its options and printing its result."""
+"""What `swad sweep run` does between parsing its options and printing its result."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from pathlib import Path
 from typing import Any
 
 from swad.cli._console import make_console, print_table
-from swad.cli._launch import print_failures, show_runs
+from swad.cli._launch import LaunchOptions, print_failures, start_workers
 from swad.cli._problems import Problems
-from swad.testbed.experiments.launchers.make import LauncherConfig
 from swad.testbed.experiments.selected_settings import read_selected
 from swad.testbed.experiments.sweep import appendix_b3, checks, spec_file
-from swad.testbed.experiments.sweep.directory import SWEEP, State, SweepDir, runs_folder
+from swad.testbed.experiments.sweep.directory import SWEEP, SweepDir, runs_folder
 from swad.testbed.experiments.sweep.run import run_sweep
 from swad.testbed.experiments.sweep.spec import SweepSpec
 from swad.testbed.experiments.sweep.status import SweepStatus, read_status, status_table
 from swad.testbed.results.runs import find_runs
 from swad.testbed.results.selection_file import read_selection
 from swad.testbed.training.config import SETTINGS
+from swad.testbed.workers.work import State
 from swad.util.names import counted
 
 DEFAULTS = {"device": "auto"}
@@ -104,11 +104,9 @@ def add(directory: SweepDir, specs: Sequence[SweepSpec]) -> None:
         print(f"extending the sweep in {directory.path}, which has {counted(before, 'run')}, by {new:,}", flush=True)
 
 
-def run(directory: SweepDir, launch: LauncherConfig, device: str, retry_failed: bool, selector: str) -> bool:
+def run(directory: SweepDir, launch: LaunchOptions, device: str, retry_failed: bool, selector: str) -> bool:
     """Train, print failures and the table, and return whether the sweep is complete."""
-    left = directory.unfinished(directory.plan())
-    with show_runs(directory, launch, device, left.total, retry_failed) as (launcher, display):
-        status = run_sweep(directory, launcher, retry_failed=retry_failed, display=display)
+    status = run_sweep(directory, start_workers(directory, launch, device), retry_failed=retry_failed)
     if appendix_b3.is_search(directory.specs) and status.complete:
         table = appendix_b3.choices_table(find_runs(runs_folder(directory.path), warn=False))
         print_table(make_console(), table)
@@ -128,7 +126,7 @@ def print_result(directory: SweepDir, status: SweepStatus, selector: str) -> Non
         except (SelectionError, RecordError) as error:
             print(f"no table: {error}", file=sys.stderr, flush=True)
     print_failures(status)
-    again = f"swad sweep --output {shlex.quote(str(directory.path))}"
+    again = f"swad sweep run --output {shlex.quote(str(directory.path))}"
     if status.failed:
         print(f"{len(status.failed):,} of {status.total:,} runs failed; retry with: {again} --retry-failed")
     if status.waiting and status.failed:
@@ -162,5 +160,5 @@ def show_status(directory: SweepDir, watch: bool, interval: float, failures: int
         console.print(status_table(current))
     print_failures(current, failures, lines)
     if current.failed:
-        again = f"swad sweep --output {shlex.quote(str(directory.path))} --retry-failed"
+        again = f"swad sweep run --output {shlex.quote(str(directory.path))} --retry-failed"
         print(f"retry the failed runs with: {again}", flush=True)

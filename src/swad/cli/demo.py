@@ -30,7 +30,7 @@ def demo(
     from swad.cli._console import measuring
     from swad.cli.report import report_trained
     from swad.testbed.experiments.demo import make_configs, measure_flatness
-    from swad.testbed.experiments.launchers.train_all import train_all
+    from swad.testbed.workers.train_all import train_all
     from swad.util.cpu import available_cores
 
     configs = make_configs(output, parse.whole_numbers("trial", trial), steps, device)

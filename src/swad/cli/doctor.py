@@ -32,7 +32,7 @@ EXTRAS = {
     "torchcodec": ("torchcodec",),
     "report": ("matplotlib", "jinja2", "scipy", "scikit-posthocs"),
     "flatness": ("curvlinops-for-pytorch",),
-    "sweep": ("ray", "submitit"),
+    "sweep": ("ray",),
     "log": ("wandb", "mlflow-skinny", "tensorboard"),
     "lightning": ("lightning",),
     "transformers": ("transformers", "accelerate"),

@@ -14,7 +14,7 @@ from swad.testbed.experiments.reproduce.config import PAPER_SETTINGS
 from swad.util.names import counted
 
 if TYPE_CHECKING:
-    from swad.testbed.experiments.launchers.make import LauncherConfig
+    from swad.cli._launch import LaunchOptions
     from swad.testbed.experiments.reproduce.base import Reproduction
     from swad.testbed.experiments.reproduce.config import PaperConfig
 
@@ -66,9 +66,8 @@ def reproduce(
 
     All items share their runs: nothing is trained twice. Finished runs are reused, and interrupted work resumes.
     """
-    from swad.cli._launch import parse_launcher_options
+    from swad.cli._launch import LaunchOptions, parse_launcher_options
     from swad.cli._problems import Problems
-    from swad.testbed.experiments.launchers.make import LauncherConfig
     from swad.testbed.experiments.reproduce.config import make_config
     from swad.testbed.experiments.reproduce.items import ITEMS, get_items
     from swad.testbed.experiments.reproduce.run import cost_lines, cost_of, estimate_line
@@ -80,7 +79,7 @@ def reproduce(
     request = {name: problems.collect(option.convert, options[name]) for name, option in OPTIONS.items()}
     config = problems.collect(lambda: make_config(**request))
     launcher_options = problems.collect(parse_launcher_options, launcher_option) or {}
-    launch = LauncherConfig(launcher, jobs, jobs_per_gpu, launcher_options)
+    launch = LaunchOptions(launcher, jobs, jobs_per_gpu, launcher_options)
     problems += launch.problems()
     problems.require_none()
     assert config is not None
@@ -98,7 +97,7 @@ def reproduce(
         print("Nothing was written.", flush=True)
         return
     if cost.missing:
-        _train(items, config, launch, cost.missing, retry_failed)
+        _train(items, config, launch, retry_failed)
     _build(items, config)
 
 
@@ -125,16 +124,14 @@ def _print_items(items: list[Reproduction], config: PaperConfig) -> None:
     )
 
 
-def _train(
-    items: list[Reproduction], config: PaperConfig, launch: LauncherConfig, missing: int, retry_failed: bool
-) -> None:
+def _train(items: list[Reproduction], config: PaperConfig, launch: LaunchOptions, retry_failed: bool) -> None:
     """Train the missing runs. Failed ones are listed: the items are built without them."""
-    from swad.cli._launch import print_failures, show_runs
+    from swad.cli._launch import print_failures, start_workers
     from swad.testbed.experiments.reproduce.run import train_missing
     from swad.testbed.experiments.sweep.directory import SweepDir
 
-    with show_runs(SweepDir(config.output), launch, config.device, missing, retry_failed) as (launcher, display):
-        status = train_missing(items, config, launcher, retry_failed=retry_failed, display=display)
+    start = start_workers(SweepDir(config.output), launch, config.device)
+    status = train_missing(items, config, start, retry_failed=retry_failed)
     print_failures(status)
     if status.failed:
         print(f"{len(status.failed):,} of {status.total:,} runs failed; add --retry-failed to retry")

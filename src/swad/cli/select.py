@@ -27,7 +27,7 @@ def select(
 ) -> None:
     """Write the hyperparameters, step and weights that represent each method to one small file.
 
-    `swad train --hyperparameters-from` and `swad sweep --hyperparameters-from` read it instead of searching again.
+    `swad train --hyperparameters-from` and `swad sweep run --hyperparameters-from` read it instead of searching again.
     """
     from swad.cli._console import make_console, print_first_rows
     from swad.cli._options import selected_results

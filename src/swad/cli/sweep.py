@@ -1,4 +1,4 @@
-"""`swad sweep`: run a comparison of algorithms, averages, datasets and hyperparameters; `swad sweep status`: watch it.
+"""`swad sweep run`: compare algorithms, averages, datasets and hyperparameters; `status`: watch; `work`: one worker.
 
 The settings of the runs (`--steps`, `--network`, ...) are the options of `swad train`, generated from the same fields.
 """
@@ -22,35 +22,25 @@ from swad.testbed.training.config import SETTINGS
 from swad.util.names import did_you_mean
 
 EXAMPLES = """
-swad sweep --algorithm erm,coral --trial 0,1 --steps 200
-swad sweep --protocol paper --algorithm erm --dry-run
-swad sweep --protocol grid --grid lr=1e-4,1e-3 --grid dropout=0,0.5 --output lr
-swad sweep plan.toml --data data --launcher slurm --jobs 50
-swad sweep --output lr --retry-failed
-swad sweep status lr
+swad sweep run --algorithm erm,coral --trial 0,1 --steps 200
+swad sweep run --protocol paper --algorithm erm --dry-run
+swad sweep run --protocol grid --grid lr=1e-4,1e-3 --grid dropout=0,0.5 --output lr
+swad sweep run plan.toml --data data --launcher slurm --jobs 50
+swad sweep run --output lr --retry-failed
 """
-
-RUN = "run"
-"""Name of the command behind `swad sweep` without a subcommand."""
 
 SWEPT = ("dataset", "target", "trial", "algorithm", "averages", "data_dir")
 """Settings of a run that a sweep varies or names otherwise."""
 
 
 class _SweepGroup(TyperGroup):
-    """`swad sweep status` is a subcommand; everything else is the sweep itself."""
+    """Says what to do with the options or the plan file of a sweep: they follow the command `run`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        if not args or args[0] not in self.commands:
-            is_word = args and not args[0].startswith("-") and not Path(args[0]).exists()
-            if is_word and (hint := did_you_mean(args[0], ["status"])):
-                ctx.fail(f"There is no plan file or command {args[0]!r}: {hint}")
-            args = [RUN, *args]
+        if args and args[0] not in (*self.commands, *self.get_help_option_names(ctx)):
+            hint = did_you_mean(args[0], self.commands) or f"swad sweep run {args[0]} ... trains a sweep"
+            ctx.fail(f"There is no command {args[0]!r}: {hint}")
         return super().parse_args(ctx, args)
-
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        name, command, rest = super().resolve_command(ctx, args)
-        return (None if name == RUN else name), command, rest  # the usage line is that of `swad sweep`
 
 
 COMPARED = "What to compare"
@@ -78,11 +68,10 @@ def _control(*flags: str, help: str) -> Any:
 
 
 def _complete_plan(incomplete: str) -> list[str]:
-    """Complete a plan file, or the command `status`, which stands in the same place."""
-    return [name for name in ("status", *map(str, sorted(Path().glob("*.toml")))) if name.startswith(incomplete)]
+    return [name for name in map(str, sorted(Path().glob("*.toml"))) if name.startswith(incomplete)]
 
 
-def sweep(
+def run(
     plan: Annotated[
         Path | None,
         typer.Argument(
@@ -131,8 +120,7 @@ def sweep(
     extend the sweep without repeating a run. `swad sweep status DIR` shows the progress.
     """
     from swad.cli import _sweep as actions
-    from swad.cli._launch import parse_launcher_options
-    from swad.testbed.experiments.launchers.make import LauncherConfig
+    from swad.cli._launch import LaunchOptions, parse_launcher_options
     from swad.testbed.experiments.sweep.directory import SweepDir
 
     # Every value is parsed before anything is reported, so that all problems are listed together.
@@ -142,7 +130,7 @@ def sweep(
     stated = _stated(SPEC_OPTIONS, options, problems)
     settings = _stated(RUN_OPTIONS, options, problems)
     launcher_options = problems.collect(parse_launcher_options, launcher_option) or {}
-    launch = LauncherConfig(launcher, jobs, jobs_per_gpu, launcher_options)
+    launch = LaunchOptions(launcher, jobs, jobs_per_gpu, launcher_options)
     problems += launch.problems()
     directory = SweepDir(output, allow_failed=allow_failed)
     specs = actions.find_specs(directory, plan, stated, settings, hyperparameters_from, problems)
@@ -174,6 +162,26 @@ def status(
     actions.show_status(directory, watch, interval, failures, lines)
 
 
+def work(
+    output: Annotated[Path, typer.Argument(help="Directory of the sweep.")] = Path("sweep"),
+    jobs: Annotated[
+        int | None, typer.Option("--jobs", "-j", min=1, help="Runs at a time. Default: one per GPU, else one.")
+    ] = None,
+    allow_failed: Annotated[bool, _control("--allow-failed", help="As of `swad sweep run`.")] = False,
+) -> None:
+    """Train runs of a sweep until none is left that nobody trains: in a job of any scheduler, as often as you like.
+
+    All workers of a sweep need one file system. Add runs with `swad sweep run`; this command only works on them.
+    """
+    from swad.testbed.experiments.sweep.directory import SweepDir
+    from swad.testbed.workers.in_job import work_here
+
+    directory = SweepDir(output, allow_failed=allow_failed)
+    directory.require()
+    device = str(directory.specs[-1].options.get("device", SETTINGS["device"].default))
+    work_here(directory.configs, directory.claims, jobs, device)
+
+
 def _stated(known: Mapping[str, FieldOption], options: Mapping[str, Any], problems: Problems) -> dict[str, Any]:
     """Return the values that differ from the defaults of the command line."""
     stated = {}
@@ -186,9 +194,10 @@ def _stated(known: Mapping[str, FieldOption], options: Mapping[str, Any], proble
 
 
 add_parameters(
-    sweep,
+    run,
     [option.parameter for option in SPEC_OPTIONS.values()],
     [option.parameter for option in RUN_OPTIONS.values()],
 )
-add_command(app, sweep, EXAMPLES, RUN, suggest=train.suggest)
+add_command(app, run, EXAMPLES, suggest=train.suggest)
 add_command(app, status, "swad sweep status sweep --watch")
+add_command(app, work, "swad sweep work /shared/sweep")

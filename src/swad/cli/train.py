@@ -94,7 +94,7 @@ OPTIONS = field_options(
     SPECIAL,
     lambda setting: SECTIONS[setting.section][0],
 )
-"""The options of all settings, which `swad sweep` has too."""
+"""The options of all settings, which `swad sweep run` has too."""
 
 
 def train(
@@ -137,8 +137,8 @@ def train(
     Run the same command again after an interruption: finished runs are kept, unfinished runs resume.
     """
     from swad.cli.report import report_trained
-    from swad.testbed.experiments.launchers.train_all import train_all
     from swad.testbed.training.distributed import in_main_process
+    from swad.testbed.workers.train_all import train_all
 
     parse.at_least("jobs", jobs, 1)
     configs = _configs(output, options)

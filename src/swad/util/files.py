@@ -15,6 +15,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, Self
 
@@ -71,6 +72,28 @@ def _regular_size(status: os.stat_result, path: str | os.PathLike[str], most: in
     return status.st_size
 
 
+_guard: ContextVar[Callable[[], None] | None] = ContextVar("guard", default=None)
+
+
+@contextmanager
+def guard_writes(guard: Callable[[], None]) -> Iterator[None]:
+    """Call `guard` in the block before every write of this thread by `atomic_write` or a `JsonlWriter`.
+
+    It raises an error where this process may not write any more, because another one has taken its work over.
+    """
+    token = _guard.set(guard)
+    try:
+        yield
+    finally:
+        _guard.reset(token)
+
+
+def require_writable() -> None:
+    """Call what guards the writes of this thread."""
+    if (guard := _guard.get()) is not None:
+        guard()
+
+
 @contextmanager
 def atomic_write(path: str | os.PathLike[str], *, follow_link: bool = False) -> Iterator[Path]:
     """Write a temporary file beside `path`, and rename it to `path` when the block succeeds.
@@ -93,6 +116,7 @@ def atomic_write(path: str | os.PathLike[str], *, follow_link: bool = False) -> 
     >>> path.read_text()
     '68.1'
     """
+    require_writable()
     path = _replaceable(Path(path), follow_link)
     # A directory of its own, so that what other packages write beside their file can be removed with it. The name is
     # unique, so that two writers of one path, be they processes or threads, never mix their contents.
@@ -106,6 +130,7 @@ def atomic_write(path: str | os.PathLike[str], *, follow_link: bool = False) -> 
             partial.chmod(mode)
         with partial.open("rb") as file:
             os.fsync(file.fileno())
+        require_writable()  # writing may have taken long
         os.replace(partial, path)
     except Exception as error:
         disk = error if isinstance(error, OSError) else _disk_error(error, path)

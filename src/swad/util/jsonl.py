@@ -36,6 +36,7 @@ from swad.util.files import (
     open_without_link,
     read_bytes,
     require_regular,
+    require_writable,
 )
 
 
@@ -88,6 +89,7 @@ class JsonlWriter:
 
     def write(self, *lines: str) -> None:
         """Write the lines together: all of them or, with an error, none."""
+        require_writable()
         data = "".join(f"{line}\n" for line in lines).encode()
         fd = self._fd_at_path()
         before, done = len(self._content), 0
@@ -122,6 +124,7 @@ class JsonlWriter:
 
     def truncate(self, offset: int) -> None:
         """Remove every line written after `offset` was taken."""
+        require_writable()
         fd, size = self._fd_at_path(), len(self._content)
         if offset < 0 or offset > size:
             raise ValueError(f"{self.path} has {size} bytes, cannot cut it back to {offset}")

@@ -42,7 +42,7 @@ def test_folders_of_runs_are_searched_and_unfinished_runs_named(tiny_run, tmp_pa
     (tmp_path / "runs" / "a" / "done.json").unlink()
     with pytest.raises(RunError, match=r"no finished run to measure \(.*a and 1 more skipped: unfinished\): run"):
         open_runs([tmp_path / "runs"])
-    with pytest.raises(RunError, match="b is unfinished: run its `swad train` or `swad sweep` again to finish it"):
+    with pytest.raises(RunError, match="b is unfinished: run its `swad train` or `swad sweep run` again to finish it"):
         open_run(open_)
     with pytest.raises(RunError, match="holds no run"):
         open_run(tmp_path)

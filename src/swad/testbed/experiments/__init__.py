@@ -1,1 +1,1 @@
-"""Many runs: plans, launchers, and what is measured on saved runs."""
+"""Many runs: plans, and what is measured on saved runs."""

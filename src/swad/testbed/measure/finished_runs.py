@@ -47,7 +47,7 @@ def open_runs(paths: Sequence[Path | str], data: Path | str | None = None) -> tu
     runs, notes = finished_runs(paths)
     if not runs:
         reason = "; ".join(notes) or "no directory was given"
-        again = "run `swad train` or `swad sweep` again to finish one"
+        again = "run `swad train` or `swad sweep run` again to finish one"
         raise RunError(f"there is no finished run to measure ({reason}): {again}")
     return [open_run(run.path, data) for run in runs], notes
 

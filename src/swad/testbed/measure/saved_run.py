@@ -303,7 +303,7 @@ def open_run(path: Path | str, data: Path | str | None = None) -> SavedRun:
         raise RunError(f"{path} holds no run: give the directory of a run, as `swad train` and `swad sweep` write it")
     done = read_done(path)
     if done is None:
-        raise RunError(f"{path} is unfinished: run its `swad train` or `swad sweep` again to finish it")
+        raise RunError(f"{path} is unfinished: run its `swad train` or `swad sweep run` again to finish it")
     weights: dict[str, Any] = done.get("weights") or {}
     if not weights:
         raise RunError(f"{path} saved no weights: train it again in a new directory")

@@ -17,6 +17,7 @@ import dataclasses
 import os
 import socket
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -26,7 +27,10 @@ from swad.util.files import read_json, write_json
 FAILURE = "failure.json"
 
 STARTS = "starts.json"
-"""File of a launcher whose runs are started again: how often this one was since its records last grew."""
+"""File of a run that a worker trains: how often it was started since its records last grew."""
+
+RETRIED = "failure.retried.json"
+"""The failure of a run that is trained again."""
 
 LINES = 20
 """Lines of the traceback that are kept: the last ones."""
@@ -64,7 +68,7 @@ def write_failure(directory: str | os.PathLike[str], error: str, lines: Sequence
         error: The error; line breaks become spaces.
         lines: The traceback.
     """
-    before = read_failure(directory)
+    before = read_failure(directory) or _read(Path(directory) / RETRIED)
     failure = Failure(
         " ".join(error.split()),
         tuple(lines)[-LINES:],
@@ -78,7 +82,10 @@ def write_failure(directory: str | os.PathLike[str], error: str, lines: Sequence
 
 def read_failure(directory: str | os.PathLike[str]) -> Failure | None:
     """Return why the run in a directory failed; None if it did not."""
-    path = Path(directory) / FAILURE
+    return _read(Path(directory) / FAILURE)
+
+
+def _read(path: Path) -> Failure | None:
     try:
         content = read_json(path)
         lines = tuple(str(line) for line in content["lines"])
@@ -92,7 +99,13 @@ def read_failure(directory: str | os.PathLike[str]) -> Failure | None:
         return Failure(f"{path} cannot be read")
 
 
+def retry_failed(directory: str | os.PathLike[str]) -> None:
+    """Let a failed run be trained again; its next failure counts the attempts before. Without one this does nothing."""
+    with suppress(FileNotFoundError, NotADirectoryError):
+        os.replace(Path(directory) / FAILURE, Path(directory) / RETRIED)
+
+
 def remove_failure(directory: str | os.PathLike[str]) -> None:
     """Forget why a run failed and how often it was started; without a failure this does nothing."""
-    for name in (FAILURE, STARTS):
+    for name in (FAILURE, RETRIED, STARTS):
         (Path(directory) / name).unlink(missing_ok=True)

@@ -16,7 +16,7 @@ class StopRequest:
 
     The first signal sets `requested`, and the training loop acts on it after the step, and after the evaluation if one
     runs. Inside `immediate`, or on a second Ctrl-C, a signal raises KeyboardInterrupt at once. Repeated SIGTERMs are
-    ignored: a scheduler signals every process of a job and the launcher forwards its own, so a duplicate is not a
+    ignored: a scheduler signals every process of a job and the command forwards its own, so a duplicate is not a
     request to abort.
     """
 

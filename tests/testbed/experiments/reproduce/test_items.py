@@ -10,12 +10,13 @@ import pytest
 pytest.importorskip("matplotlib")
 pytest.importorskip("sklearn")
 
-from swad.testbed.experiments.launchers.local import LocalLauncher
+
 from swad.testbed.experiments.report import Report
 from swad.testbed.experiments.reproduce.base import Reproduction, Results, each_dataset
 from swad.testbed.experiments.reproduce.config import PAPER_DATASETS, PaperConfig, make_config
 from swad.testbed.experiments.reproduce.items import ITEMS, get_items
 from swad.testbed.experiments.reproduce.run import INDEX, Cost, build_item, cost_of, item_costs, train_missing
+from swad.testbed.workers.work import work
 
 
 @pytest.mark.parametrize(
@@ -46,8 +47,7 @@ def test_figures_of_several_datasets_have_names_of_their_own(tmp_path, datasets,
 def test_every_item_is_built_from_shared_runs(tmp_path: Path, monkeypatch, quick_workers):
     """One test, because test processes would train the shared runs once each."""
     config = make_config(scale="smoke", output=tmp_path / "paper", formats=("svg",))
-    with LocalLauncher(jobs=1, device="cpu") as launcher:
-        status = train_missing(list(ITEMS.values()), config, launcher)
+    status = train_missing(list(ITEMS.values()), config, work)
     assert status.complete
     costs = item_costs(get_items(["all"]), config)
     require_shared_runs(config, costs)

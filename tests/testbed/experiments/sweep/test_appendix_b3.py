@@ -59,7 +59,7 @@ def test_a_file_of_that_name_is_a_file(tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_the_plan_trains_from_the_command_line(here, tmp_path):
     options = ("--dataset", "digits", "-t", "paper", "--algorithm", "mixup,erm", "--steps", "4", "-o", tmp_path)
-    out = here("sweep", appendix_b3.NAME, *options).stdout
+    out = here("sweep", "run", appendix_b3.NAME, *options).stdout
     assert "EMA 0.999" in out
     assert "Appendix B.3" in out
     rows = [line.split() for line in out.splitlines() if line.strip().startswith(("Mixup: alpha", "EMA: decay"))]
@@ -72,6 +72,8 @@ def test_the_plan_trains_from_the_command_line(here, tmp_path):
         values = {row[2]: float(row[3]) for row in rows if row[0] == method}
         assert [row[2] for row in rows if row[0] == method and "here" in " ".join(row)] == [max(values, key=values.get)]
     assert len(list(tmp_path.rglob("done.json"))) == 4
-    error = here("sweep", appendix_b3.NAME, "--grid", "lr=1,2", "--algorithm", "coral", "-o", tmp_path, code=1).stderr
+    error = here(
+        "sweep", "run", appendix_b3.NAME, "--grid", "lr=1,2", "--algorithm", "coral", "-o", tmp_path, code=1
+    ).stderr
     assert "grid is part of the plan" in error
     assert "no search for coral" in error

@@ -8,11 +8,12 @@ import threading
 import pytest
 from PIL import Image
 
-from helpers.in_process_launcher import fake_train
+from helpers.fake_train import fake_train
 from helpers.special_files import SPECIAL, at_most, replace_by
-from swad.testbed.experiments.sweep.directory import State, SweepDir
+from swad.testbed.experiments.sweep.directory import SweepDir
 from swad.testbed.experiments.sweep.spec import SweepSpec
 from swad.testbed.training.config import ConfigError
+from swad.testbed.workers.work import State
 from swad.util.files import FileLock
 
 SPEC = SweepSpec(datasets=("digits",), trials=(0,), targets=("paper",), averages=("swad",))

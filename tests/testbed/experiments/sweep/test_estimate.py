@@ -3,7 +3,6 @@ from __future__ import annotations
 import pytest
 from PIL import Image
 
-from helpers.in_process_launcher import InProcessLauncher
 from swad.testbed.data import benchmarks
 from swad.testbed.experiments.sweep import estimate as module
 from swad.testbed.experiments.sweep.directory import SweepDir
@@ -11,6 +10,7 @@ from swad.testbed.experiments.sweep.estimate import Speed, describe_costs, estim
 from swad.testbed.experiments.sweep.plan import expand
 from swad.testbed.experiments.sweep.run import run_sweep
 from swad.testbed.experiments.sweep.spec import SweepSpec
+from swad.testbed.workers.work import work
 
 SPEED = Speed(per_trained_image=1e-3, per_evaluated_image=1e-4)
 
@@ -80,7 +80,7 @@ def test_measuring_writes_nothing_and_is_close_to_a_real_run(tmp_path, monkeypat
     assert benchmarks.get("digits").image_spec.low_res
     sweep = SweepDir("sweep")
     sweep.add(spec)
-    assert run_sweep(sweep, InProcessLauncher()).complete
+    assert run_sweep(sweep, work).complete
     taken = sweep.seconds(plan.runs[0])
     assert one.seconds / 6 < taken < 6 * one.seconds + 2  # other processes may share the cores
 

@@ -2,23 +2,25 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
-import threading
+import pickle
 
 import pytest
 
-from helpers.in_process_launcher import InProcessLauncher, fake_train
-from swad.testbed.experiments.sweep import run as run_module
-from swad.testbed.experiments.sweep.directory import State, SweepDir
-from swad.testbed.experiments.sweep.run import Display, Interrupted, run_sweep
+from helpers.fake_train import fake_train
+from swad.testbed.experiments.sweep.directory import SweepDir
+from swad.testbed.experiments.sweep.run import run_sweep
 from swad.testbed.experiments.sweep.spec import SweepSpec
 from swad.testbed.experiments.sweep.status import read_status
 from swad.testbed.results.failures import write_failure
-from swad.testbed.results.records import DONE, LOCK, read_records
+from swad.testbed.results.records import DONE, LOCK, DirectoryLockedError, read_records
 from swad.testbed.results.runs import find_runs
 from swad.testbed.results.selection import select
-from swad.testbed.training.config import ConfigError
+from swad.testbed.training import loop
+from swad.testbed.training.run_dir import RunLockedError
+from swad.testbed.workers import claims as c
+from swad.testbed.workers.work import State, work
 from swad.util.files import FileLock
+from swad.util.signals import Interrupted
 
 GRID = SweepSpec(
     protocol="paper", datasets=("digits",), grid={"lr": (0.1, 0.2, 0.3)}, averages=("swad",), targets=("paper", "board")
@@ -33,15 +35,24 @@ def prefer(best):
 TRAIN = prefer(lambda config: 0.2 if config.targets == ("paper",) else 0.3)
 
 
-class Log:
-    def __init__(self):
-        self.lines, self.outcomes = [], []
+class Worker:
+    """Starts one worker, in this process.
 
-    def update(self, plan, outcome):
-        self.outcomes.append(outcome)
+    Args:
+        train: Trains a run; by default the real training.
+        before: Called before every run; may raise KeyboardInterrupt.
+    """
 
-    def log(self, message):
-        self.lines.append(message)
+    def __init__(self, train=None, before=lambda config: None):
+        self.train, self.before, self.order = train, before, []
+
+    def __call__(self, runs, claims):
+        def train(config):
+            self.before(config)
+            self.order.append(config)
+            (self.train or loop.train)(config)
+
+        work(runs, claims, train)
 
 
 def started(tmp_path, *specs, **options):
@@ -51,23 +62,20 @@ def started(tmp_path, *specs, **options):
     return sweep
 
 
-def test_the_choice_of_the_first_trial_is_repeated_as_soon_as_its_search_is_complete(tmp_path):
-    sweep, launcher, log = started(tmp_path, GRID), InProcessLauncher(TRAIN), Log()
+def test_the_choice_of_the_first_trial_is_repeated_in_the_others(tmp_path):
+    sweep, worker = started(tmp_path, GRID), Worker(TRAIN)
     assert (len(sweep.plan().runs), sweep.plan().pending) == (6, 4)
-    status = run_sweep(sweep, launcher, display=log)
+    status = run_sweep(sweep, worker)
     assert status.complete
     assert status.total == 10
-    names = [(t.config.target, t.config.trial, t.config.hyperparameters["lr"]) for t in launcher.order]
+    names = sorted((config.target, config.trial, config.hyperparameters["lr"]) for config in worker.order)
     assert [name for name in names if name[1] > 0] == [
         ("board", 1, 0.3),
         ("board", 2, 0.3),
         ("paper", 1, 0.2),
         ("paper", 2, 0.2),
     ]
-    # The repeats are submitted while the other search runs.
-    submitted = [outcome.task.key for outcome in log.outcomes if outcome is not None]
-    assert len(submitted) == 10
-    assert "erm on digits, target board: chose lr=0.3" in log.lines
+    assert sweep.choices["erm on digits, target board"] == {"lr": 0.3}
     plan = SweepDir(sweep.path).plan()
     assert (len(plan.runs), plan.pending) == (10, 0)  # derived from the records alone, by another reader
     assert {run.stage for run in plan.runs} == {"search", "repeat"}
@@ -76,7 +84,7 @@ def test_the_choice_of_the_first_trial_is_repeated_as_soon_as_its_search_is_comp
 def test_the_choice_never_sees_the_target(tmp_path):
     """Other values of the target, and even none, lead to the same choice."""
     sweep = started(tmp_path, GRID)
-    run_sweep(sweep, InProcessLauncher(TRAIN))
+    run_sweep(sweep, Worker(TRAIN))
     before = {run.key for run in sweep.plan().runs}
     for run in sweep.plan().runs:
         path = run.config.output / "records.jsonl"
@@ -98,7 +106,7 @@ def test_choose_by_names_the_weights(tmp_path):
     for choose_by, lr in (("best", 0.2), ("swad", 0.1)):
         spec = dataclasses.replace(GRID, choose_by=choose_by, targets=("paper",))
         sweep = started(tmp_path / choose_by, spec)
-        run_sweep(sweep, InProcessLauncher(train))
+        run_sweep(sweep, Worker(train))
         repeats = [run for run in sweep.plan().runs if run.stage == "repeat"]
         assert {run.config.hyperparameters["lr"] for run in repeats} == {lr}
 
@@ -119,7 +127,7 @@ def test_lodo_chooses_by_the_pairs_and_repeats_them_too(tmp_path):
     sweep = started(tmp_path, spec)
     plan = sweep.plan()
     assert (len(plan.runs), plan.pending) == (3 * 4, 2 * 4)
-    status = run_sweep(sweep, InProcessLauncher(train))
+    status = run_sweep(sweep, Worker(train))
     assert status.complete
     repeats = [run for run in sweep.plan().runs if run.stage == "repeat"]
     assert {run.config.hyperparameters["lr"] for run in repeats} == {0.3}
@@ -141,22 +149,21 @@ def test_a_failed_run_stops_nothing_and_is_retried_on_request(tmp_path):
             raise ValueError("the disk is full")
         TRAIN(config)
 
-    sweep, log = started(tmp_path, spec), Log()
-    status = run_sweep(sweep, InProcessLauncher(train), display=log)
+    sweep = started(tmp_path, spec)
+    status = run_sweep(sweep, Worker(train))
     assert (status.count(State.DONE), status.count(State.FAILED)) == (3, 1)
     assert not status.complete
     ((name, failure),) = status.failed.items()
     assert name.startswith("digits/erm/paper-0/")
     assert failure.error == "ValueError: the disk is full"
-    assert any("the disk is full" in line for line in log.lines)
 
     broken.clear()
-    launcher = InProcessLauncher(train)
-    assert run_sweep(sweep, launcher).count(State.FAILED) == 1  # not unasked
-    assert launcher.order == []
-    launcher = InProcessLauncher(train)
-    assert run_sweep(sweep, launcher, retry_failed=True).complete
-    assert len(launcher.order) == 1
+    worker = Worker(train)
+    assert run_sweep(sweep, worker).count(State.FAILED) == 1  # not unasked
+    assert worker.order == []
+    worker = Worker(train)
+    assert run_sweep(sweep, worker, retry_failed=True).complete
+    assert len(worker.order) == 1
 
 
 def test_a_search_with_a_failed_run_waits_unless_allowed(tmp_path):
@@ -168,11 +175,11 @@ def test_a_search_with_a_failed_run_waits_unless_allowed(tmp_path):
         TRAIN(config)
 
     sweep = started(tmp_path, spec)
-    status = run_sweep(sweep, InProcessLauncher(train))
+    status = run_sweep(sweep, Worker(train))
     assert status.waiting == 2
     assert (status.count(State.DONE), status.total) == (2, 5)
     allowed = SweepDir(sweep.path, allow_failed=True)
-    status = run_sweep(allowed, InProcessLauncher(train))
+    status = run_sweep(allowed, Worker(train))
     assert (status.count(State.DONE), status.waiting) == (4, 0)
 
     def fail_at_last(config, callback=None):
@@ -180,7 +187,7 @@ def test_a_search_with_a_failed_run_waits_unless_allowed(tmp_path):
             raise ValueError("the training diverged")
         TRAIN(config)
 
-    status = run_sweep(started(tmp_path / "at once", spec, allow_failed=True), InProcessLauncher(fail_at_last))
+    status = run_sweep(started(tmp_path / "at once", spec, allow_failed=True), Worker(fail_at_last))
     assert (status.count(State.DONE), status.waiting) == (4, 0)
 
 
@@ -188,34 +195,32 @@ def test_an_interrupted_sweep_resumes_without_repeating(tmp_path):
     sweep = started(tmp_path, GRID)
     count = 0
 
-    def interrupt(task):
+    def interrupt(config):
         nonlocal count
         count += 1
         if count == 4:
             raise KeyboardInterrupt
 
-    launcher = InProcessLauncher(TRAIN, before=interrupt)
-    with pytest.raises(Interrupted, match=r"3 of 10 runs are finished. Run the same command again to continue"):
-        run_sweep(sweep, launcher)
-    assert launcher.stopped
-    assert launcher.queue == []
-    again = InProcessLauncher(TRAIN)
+    worker = Worker(TRAIN, before=interrupt)
+    with pytest.raises(Interrupted, match=r"Run the same command again to train"):
+        run_sweep(sweep, worker)
+    again = Worker(TRAIN)
     assert run_sweep(SweepDir(sweep.path), again).complete
-    assert {task.key for task in launcher.order} & {task.key for task in again.order} == set()
-    assert len(launcher.order) + len(again.order) == 10
+    assert {config.output for config in worker.order} & {config.output for config in again.order} == set()
+    assert len(worker.order) + len(again.order) == 10
 
 
 def test_a_sweep_is_extended_without_repeating(tmp_path):
     spec = SweepSpec(datasets=("digits",), trials=(0,), averages=("swad",), targets=("paper",))
     sweep = started(tmp_path, spec)
-    first = InProcessLauncher(TRAIN)
+    first = Worker(TRAIN)
     run_sweep(sweep, first)
     sweep.add(dataclasses.replace(spec, trials=(0, 1), algorithms=("erm", "coral")))
-    second = InProcessLauncher(TRAIN)
+    second = Worker(TRAIN)
     assert run_sweep(sweep, second).total == 4
     assert len(second.order) == 3
-    assert not {task.key for task in first.order} & {task.key for task in second.order}
-    only_new = InProcessLauncher(TRAIN)
+    assert not {config.output for config in first.order} & {config.output for config in second.order}
+    only_new = Worker(TRAIN)
     later = dataclasses.replace(spec, trials=(5,))
     sweep.add(later)
     assert run_sweep(sweep, only_new, specs=[later]).total == 1
@@ -223,28 +228,28 @@ def test_a_sweep_is_extended_without_repeating(tmp_path):
 
 def test_a_search_that_an_earlier_request_covers_is_not_repeated(tmp_path):
     sweep = started(tmp_path, dataclasses.replace(GRID, averages=("swad", "ema")))
-    run_sweep(sweep, InProcessLauncher(TRAIN))
+    run_sweep(sweep, Worker(TRAIN))
     sweep.add(GRID)
-    launcher = InProcessLauncher(TRAIN)
-    assert run_sweep(sweep, launcher).complete
-    assert launcher.order == []
-    assert run_sweep(sweep, launcher, specs=[GRID]).total == 10
+    worker = Worker(TRAIN)
+    assert run_sweep(sweep, worker).complete
+    assert worker.order == []
+    assert run_sweep(sweep, worker, specs=[GRID]).total == 10
     # Nor is it if both wait for the choice.
     both = started(tmp_path / "both", dataclasses.replace(GRID, averages=("swad", "ema")), GRID)
-    launcher = InProcessLauncher(TRAIN)
-    assert both.plan().total == run_sweep(both, launcher).total == len(launcher.order) == 10
+    worker = Worker(TRAIN)
+    assert both.plan().total == run_sweep(both, worker).total == len(worker.order) == 10
 
 
 def test_the_smaller_of_two_requests_alone_trains_the_runs_of_the_larger(tmp_path):
     """Its own repeats would be replaced by those of the larger request as soon as the choice is known."""
     sweep = started(tmp_path, dataclasses.replace(GRID, averages=("swad", "ema")), GRID)
-    launcher = InProcessLauncher(TRAIN)
-    assert run_sweep(sweep, launcher, specs=[GRID]).total == len(launcher.order) == 10
-    again = InProcessLauncher(TRAIN)
+    worker = Worker(TRAIN)
+    assert run_sweep(sweep, worker, specs=[GRID]).total == len(worker.order) == 10
+    again = Worker(TRAIN)
     assert run_sweep(SweepDir(sweep.path), again, specs=[GRID]).complete
     assert run_sweep(SweepDir(sweep.path), again).complete
     assert again.order == []
-    assert {task.config.averages for task in launcher.order} == {("swad", "ema")}
+    assert {config.averages for config in worker.order} == {("swad", "ema")}
 
 
 def test_runs_that_wait_for_one_choice_are_counted_once(tmp_path):
@@ -252,85 +257,45 @@ def test_runs_that_wait_for_one_choice_are_counted_once(tmp_path):
     assert (len(sweep.plan().runs), sweep.plan().pending) == (6, 2 * 3)
     other = dataclasses.replace(GRID, choose_by="swad", trials=(0, 1))
     assert sweep.plan([GRID, other]).pending == 2 * 2 + 2
-    assert run_sweep(sweep, InProcessLauncher(TRAIN)).total == 12
+    assert run_sweep(sweep, Worker(TRAIN)).total == 12
 
 
 def test_a_run_that_another_process_trains_is_waited_for(tmp_path, monkeypatch):
-    monkeypatch.setattr(run_module, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(c, "BEAT", 0.01)
     spec = SweepSpec(datasets=("digits",), trials=(0,), averages=("swad",), targets=("paper", "board"))
     sweep = started(tmp_path, spec)
     elsewhere, here = sweep.plan().runs
     elsewhere.config.output.mkdir(parents=True)
     lock = FileLock(elsewhere.config.output / LOCK)
     assert sweep.state(elsewhere) is State.RUNNING
+    trained = []
 
-    def finish_elsewhere(task):
+    def train(config):
+        try:
+            TRAIN(config)
+        except DirectoryLockedError as error:
+            raise RunLockedError(str(error)) from None
+        trained.append(config)
         lock.release()
 
-    launcher, log = InProcessLauncher(TRAIN, before=finish_elsewhere), Log()
-    assert run_sweep(sweep, launcher, display=log).complete
-    assert [task.key for task in launcher.order] == [here.key, elsewhere.key]
-    assert "waiting for 1 run that other processes are training" in log.lines[0]
+    assert run_sweep(sweep, Worker(train)).complete
+    assert trained == [here.config, elsewhere.config]
 
 
 @pytest.mark.parametrize("failed", [False, True])
-def test_a_search_that_another_process_completes_is_continued(tmp_path, monkeypatch, failed):
-    monkeypatch.setattr(run_module, "POLL_SECONDS", 0.01)
+def test_a_search_that_another_process_completes_is_continued(tmp_path, failed):
     sweep = started(tmp_path, dataclasses.replace(GRID, targets=("paper",)), allow_failed=True)
     elsewhere = sweep.plan().runs[0].config
-    elsewhere.output.mkdir(parents=True)
-    lock = FileLock(elsewhere.output / LOCK)
 
-    def end_elsewhere(task):
-        lock.release()
+    def end_elsewhere(config):
         if failed:
             write_failure(elsewhere.output, "out of memory")
-        elif not (elsewhere.output / DONE).exists():
+        else:
             TRAIN(elsewhere)
 
-    launcher = InProcessLauncher(TRAIN, before=end_elsewhere)
-    status = run_sweep(sweep, launcher)
-    assert (status.count(State.DONE), status.groups[0].waiting) == (4 if failed else 5, 0)
-    assert len(launcher.order) == 4
-
-
-def test_waiting_for_other_processes_is_no_busy_loop(tmp_path, monkeypatch):
-    monkeypatch.setattr(run_module, "POLL_SECONDS", 0.1)
-    spec = SweepSpec(datasets=("digits",), trials=(0,), averages=("swad",), targets=("paper",))
-    sweep = started(tmp_path, spec)
-    (run,) = sweep.plan().runs
-    run.config.output.mkdir(parents=True)
-    lock = FileLock(run.config.output / LOCK)
-    threading.Timer(0.5, lock.release).start()
-    waits = []
-
-    class Launcher(InProcessLauncher):
-        def wait(self, timeout=None):
-            waits.append(timeout)
-            return super().wait(timeout)
-
-    assert run_sweep(sweep, Launcher(TRAIN)).complete
-    assert len(waits) < 10
-
-
-def test_a_second_scheduler_is_refused(tmp_path):
-    sweep = started(tmp_path, GRID)
-    with (
-        FileLock(sweep.path / "scheduler.lock"),
-        pytest.raises(ConfigError, match=f"process {os.getpid()} runs the sweep"),
-    ):
-        run_sweep(sweep, InProcessLauncher(TRAIN))
-
-
-def test_a_run_that_keeps_being_interrupted_is_given_up(tmp_path):
-    def train(config, callback=None):
-        raise KeyboardInterrupt
-
-    spec = SweepSpec(datasets=("digits",), trials=(0,), averages=("swad",), targets=("paper",))
-    sweep, launcher = started(tmp_path, spec), InProcessLauncher(train)
-    status = run_sweep(sweep, launcher)
-    assert status.count(State.PENDING) == 1
-    assert len(launcher.order) == run_module.MAX_STARTS
+    worker = Worker(TRAIN, before=lambda config: None if (elsewhere.output / DONE).exists() else end_elsewhere(config))
+    status = run_sweep(sweep, worker)
+    assert (status.count(State.DONE) + status.count(State.FAILED), status.groups[0].waiting) == (5, 0)
 
 
 @pytest.mark.slow
@@ -346,7 +311,7 @@ def test_real_runs_through_the_paper_protocol(tmp_path):
         options={"steps": 12, "evaluate_every": 4, "hyperparameters": {"batch_size": 8}},
     )
     sweep = started(tmp_path, spec)
-    status = run_sweep(sweep, InProcessLauncher())
+    status = run_sweep(sweep, Worker())
     assert status.complete
     assert status.total == 3
     assert status.groups[0].seconds > 0
@@ -386,16 +351,25 @@ def test_status_counts_every_state(tmp_path):
     assert read_status(sweep).count(State.RUNNING) == 0
 
 
-def test_after_an_interrupt_runs_that_continue_are_counted(tmp_path):
-    class JobLauncher(InProcessLauncher):
-        def wait(self, timeout=None):
-            return [dataclasses.replace(outcome, elsewhere=True) for outcome in super().wait(timeout)]
+def test_a_claim_of_a_living_owner_is_a_running_run(tmp_path):
+    sweep = started(tmp_path, SweepSpec(datasets=("digits",), trials=(0,), averages=("swad",), targets=("paper",)))
+    (run,) = sweep.plan().runs
+    claim = sweep.claims.take(sweep.claims.name(run.config.output))
+    assert sweep.states() == {run.key: State.RUNNING}
+    claim.release()
+    assert sweep.states() == {run.key: State.PENDING}
 
-    def interrupt(task):
-        raise KeyboardInterrupt
 
-    sweep, lines = SweepDir(tmp_path), []
-    sweep.add(SweepSpec(targets=("paper",), trials=(0, 1)))
-    with pytest.raises(Interrupted):
-        run_sweep(sweep, JobLauncher(before=interrupt), display=Display(lines.append))
-    assert lines[-1] == "jobs or other processes continue with 2 runs"
+def test_the_plan_is_made_again_only_when_it_changes(tmp_path, monkeypatch):
+    """Commands ask for the runs twice a second."""
+    sweep, plans = started(tmp_path, GRID), []
+    plan = sweep.plan
+    monkeypatch.setattr(sweep, "plan", lambda specs=None: plans.append(specs) or plan(specs))
+    assert len(sweep.configs()) == len(sweep.configs()) == 6
+    for run in plan().runs[:3]:
+        TRAIN(run.config)
+    assert len(sweep.configs()) == len(sweep.configs()) == 8
+    SweepDir(sweep.path).add(dataclasses.replace(GRID, trials=(0, 1, 2, 3)))
+    assert len(sweep.configs()) == 9
+    assert plans == [None] * 3
+    assert len(pickle.loads(pickle.dumps(sweep.configs))()) == 9

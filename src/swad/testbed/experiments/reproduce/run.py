@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from swad.testbed.experiments.launchers.base import Launcher
 from swad.testbed.experiments.report import Report
 from swad.testbed.experiments.reproduce.base import Reproduction, Results
 from swad.testbed.experiments.reproduce.config import PaperConfig
@@ -22,7 +21,7 @@ from swad.testbed.experiments.sweep.checks import require_valid
 from swad.testbed.experiments.sweep.directory import SweepDir
 from swad.testbed.experiments.sweep.estimate import describe_costs, estimate
 from swad.testbed.experiments.sweep.plan import Plan, dataset_label, merge
-from swad.testbed.experiments.sweep.run import Display, run_sweep
+from swad.testbed.experiments.sweep.run import Start, run_sweep
 from swad.testbed.experiments.sweep.spec import SweepSpec
 from swad.testbed.experiments.sweep.status import SweepStatus
 from swad.testbed.results.figures.style import require_matplotlib
@@ -122,18 +121,16 @@ def estimate_line(config: PaperConfig, cost: Cost, slots: int | None, progress: 
 def train_missing(
     items: Sequence[Reproduction],
     config: PaperConfig,
-    launcher: Launcher,
+    start: Start,
     *,
     retry_failed: bool = False,
-    display: Display | None = None,
 ) -> SweepStatus:
     """Train the runs that are missing, and return where they stand then.
 
     Args:
         config: Data and scale.
-        launcher: Trains the runs. The caller opens and closes it.
+        start: Starts the workers.
         retry_failed: Also train runs that failed before.
-        display: Shows the progress.
     """
     require_matplotlib()  # before training for hours
     sweep, specs = SweepDir(config.output), item_specs(items, config)
@@ -142,7 +139,7 @@ def train_missing(
     for spec in specs:
         sweep.add(spec)
     sweep.path.mkdir(parents=True, exist_ok=True)
-    return run_sweep(sweep, launcher, specs=specs, retry_failed=retry_failed, display=display)
+    return run_sweep(sweep, start, specs=specs, retry_failed=retry_failed)
 
 
 def build_item(item: Reproduction, results: Results) -> Report:

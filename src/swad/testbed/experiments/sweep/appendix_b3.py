@@ -32,7 +32,7 @@ from swad.testbed.results.tables import Cell, Row, Table
 from swad.util.statistics import mean
 
 NAME = "appendix-b3"
-"""`swad sweep appendix-b3` trains this plan."""
+"""`swad sweep run appendix-b3` trains this plan."""
 
 SEARCHES: Mapping[str, Mapping[str, tuple[float, ...]]] = {
     "pi_model": {"weight": (1, 10, 100, 300)},

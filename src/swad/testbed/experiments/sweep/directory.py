@@ -2,6 +2,7 @@
 
     sweep.json    the specs: the first request and every later extension
     runs/         DATASET/ALGORITHM/TARGET-TRIAL/KEY, one directory per run
+    claims/       which worker trains which run
 
 Nothing else is stored. The plan follows from the specs, and the state of every run from its own directory, so a sweep
 can be killed at any moment, copied, or continued on another machine. The hyperparameters that a search chose follow
@@ -18,11 +19,11 @@ from the records of its runs.
 from __future__ import annotations
 
 import dataclasses
-import enum
 import itertools
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 from swad.testbed.experiments.sweep.plan import RUNS, Plan, PlannedRun, Search, expand, may_cover, merge, same_request
 from swad.testbed.experiments.sweep.search import Point
@@ -31,22 +32,14 @@ from swad.testbed.results.failures import FAILURE
 from swad.testbed.results.records import DONE, LOCK
 from swad.testbed.results.runs import RunList, load_run
 from swad.testbed.results.selection import choose
-from swad.testbed.training.config import ConfigError
+from swad.testbed.training.config import ConfigError, RunConfig
+from swad.testbed.workers.claims import Claims, Watcher
+from swad.testbed.workers.work import State
 from swad.util.files import FileLock, is_locked, read_json, write_json
 
 SWEEP = "sweep.json"
 FORMAT = 1
 """Version of `sweep.json`."""
-
-
-class State(enum.Enum):
-    """What a run's directory tells about it."""
-
-    PENDING = "pending"
-    """Not started, or interrupted: it resumes from its checkpoint."""
-    RUNNING = "running"
-    FAILED = "failed"
-    DONE = "done"
 
 
 class SweepDir:
@@ -60,10 +53,17 @@ class SweepDir:
     def __init__(self, path: Path | str, *, allow_failed: bool = False) -> None:
         self.path = Path(path)
         self.allow_failed = allow_failed
+        self.choices: dict[str, Point] = {}
+        """What was chosen, by the names of searches, as far as a plan was asked for."""
         self._chosen: dict[tuple[str, ...], Point] = {}
+        self._planned: tuple[Sequence[SweepSpec] | None, Sequence[SweepSpec], Plan] = (None, (), Plan(()))
         # A finished run does not change any more.
         self._done: set[str] = set()
         self._seconds: dict[str, float | None] = {}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return what a worker process needs: what was read is read again there."""
+        return _open, (self.path, self.allow_failed)
 
     # -- specs ----------------------------------------------------------------------------------------------------
 
@@ -102,7 +102,7 @@ class SweepDir:
     def require(self) -> None:
         """Require that there is a sweep in the directory."""
         if not self.specs:
-            raise ConfigError([f"{self.path} contains no sweep ({SWEEP}): give the --output of a `swad sweep`"])
+            raise ConfigError([f"{self.path} contains no sweep ({SWEEP}): give the --output of a `swad sweep run`"])
 
     # -- runs -----------------------------------------------------------------------------------------------------
 
@@ -111,6 +111,22 @@ class SweepDir:
         stored = self.specs
         requested = stored if specs is None else tuple(spec.with_domains() for spec in specs)
         return merge([self._expand(spec, stored) for spec in requested])
+
+    @property
+    def claims(self) -> Claims:
+        """Who trains which run. Workers get it together with `configs`."""
+        return Claims(self.path / "claims")
+
+    def configs(self, specs: Sequence[SweepSpec] | None = None) -> list[RunConfig]:
+        """Return the runs that are known now, for workers and commands, which ask again and again.
+
+        The plan is made again only if the sweep was extended or a search has ended.
+        """
+        stored, (*before, plan) = self.specs, self._planned
+        if before != [specs, stored] or any(self.choose(search) is not None for search in plan.searches):
+            plan = self.plan(specs)
+            self._planned = specs, stored, plan
+        return [run.config for run in plan.runs]
 
     def _expand(self, spec: SweepSpec, stored: Sequence[SweepSpec]) -> Plan:
         """Expand a spec. Runs of an earlier one that have its averages and more take the place of its own."""
@@ -136,11 +152,18 @@ class SweepDir:
         return dataclasses.replace(search, repeat=repeat) if same else search
 
     def states(self, runs: Iterable[PlannedRun] | None = None) -> dict[str, State]:
-        """Return the state of runs by key, by default of the whole plan, from their directories alone."""
-        return {run.key: self.state(run) for run in (self.plan().runs if runs is None else runs)}
+        """Return the state of runs by key, by default of the whole plan, from their directories and the claims."""
+        watcher = Watcher()
+        held = {name for name, path in self.claims.held().items() if watcher.is_alive(path)[0] is not False}
+        states = {}
+        for run in self.plan().runs if runs is None else runs:
+            state = self.state(run)
+            claimed = held and state is not State.DONE and self.claims.name(run.config.output) in held
+            states[run.key] = State.RUNNING if claimed else state
+        return states
 
     def state(self, run: PlannedRun) -> State:
-        """Return the state of one run."""
+        """Return the state of one run, from its directory alone: that it runs, by its lock."""
         if run.key in self._done:
             return State.DONE
         try:
@@ -175,17 +198,24 @@ class SweepDir:
 
         The target's values do not take part: scores are computed from rows of sources alone.
         """
-        states = [self.state(run) for run in search.runs]
-        finished = [run for run, state in zip(search.runs, states, strict=True) if state is State.DONE]
         settled = {State.DONE, State.FAILED} if self.allow_failed else {State.DONE}
-        if not finished or not settled.issuperset(states):
+        # It stops at the first run that has not ended: workers ask often, and a search may have 100,000 runs.
+        if not all(self.state(run) in settled for run in search.runs):
+            return None
+        finished = [run for run in search.runs if self.state(run) is State.DONE]
+        if not finished:
             return None
         name = (search.target, search.choose_by, *(run.key for run in finished))
         if name not in self._chosen:
             runs = RunList(load_run(run.config.output) for run in finished)
             chosen = choose(runs, search.target, "lodo" if search.lodo else "iid", search.choose_by)
             self._chosen[name] = dict(finished[chosen.run].config.hyperparameters)
+        self.choices[search.name] = self._chosen[name]
         return self._chosen[name]
+
+
+def _open(path: Path, allow_failed: bool) -> SweepDir:
+    return SweepDir(path, allow_failed=allow_failed)
 
 
 def runs_folder(path: Path | str) -> Path:

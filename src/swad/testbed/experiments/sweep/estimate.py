@@ -26,7 +26,6 @@ from swad.testbed.data import benchmarks
 from swad.testbed.data.cache import open_cache
 from swad.testbed.data.domains import ArrayDomain, Domain, FileDomain
 from swad.testbed.data.splits import hold_out, n_train
-from swad.testbed.experiments.launchers.local import threads_per_run
 from swad.testbed.experiments.sweep.plan import Plan
 from swad.testbed.models import networks
 from swad.testbed.training.config import RunConfig
@@ -37,6 +36,7 @@ from swad.testbed.training.numerics import torch_settings
 from swad.testbed.training.resolve import resolve
 from swad.testbed.training.run_data import load_dataset
 from swad.testbed.training.state import Training
+from swad.testbed.workers.local import threads_per_run
 from swad.util.progress import Progress, duration
 
 SAMPLE = 64

@@ -254,7 +254,7 @@ def selected_name(dataset: str, algorithm: str, target: str, trial: int) -> str:
 
 
 SPEC_SETTINGS = settings_of(SweepSpec)
-"""The fields that are options of `swad sweep`, by name."""
+"""The fields that are options of `swad sweep run`, by name."""
 
 add_args(SweepSpec, [known.doc for known in SPEC_SETTINGS.values()])
 

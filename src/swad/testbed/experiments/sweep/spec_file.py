@@ -1,4 +1,4 @@
-"""Read a sweep from a TOML file, whose keys are the options of `swad sweep`.
+"""Read a sweep from a TOML file, whose keys are the options of `swad sweep run`.
 
 algorithm = ["erm", "coral"]
 dataset = ["PACS"]

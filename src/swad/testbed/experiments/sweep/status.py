@@ -10,9 +10,10 @@ from itertools import islice
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from swad.testbed.experiments.sweep.directory import State, SweepDir
+from swad.testbed.experiments.sweep.directory import SweepDir
 from swad.testbed.experiments.sweep.plan import Plan, PlannedRun, path_in_sweep
 from swad.testbed.results.failures import Failure, read_failure
+from swad.testbed.workers.work import State
 from swad.util.progress import duration
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ import pytest
 
 from helpers.commands import SWAD, environment
 from helpers.runs import short
-from swad.testbed.experiments.launchers import local
-from swad.testbed.experiments.launchers.train_all import train_all
+from swad.testbed.workers import local
+from swad.testbed.workers.train_all import train_all
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="no affinity on this system")
@@ -92,7 +92,7 @@ def test_a_signal_is_forwarded_to_parallel_runs(tmp_path):
     process.send_signal(signal.SIGTERM)  # only to this process, as `kill` does
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130, errors
-    assert "Run the same command again to resume" in errors
+    assert "runs are finished. Run the same command again to resume" in errors
     assert errors.count("\n") == 1
     wait_until_ended(workers)
     assert len(list(tmp_path.rglob("state.pt"))) == 2
@@ -112,7 +112,7 @@ def test_sigterm_while_worker_processes_import(tmp_path):
     process.terminate()
     _, errors = process.communicate(timeout=60)
     assert (process.returncode, errors.count("\n")) == (130, 1), errors
-    assert "Run the same command again to train" in errors
+    assert "0 of 2 runs are finished. Run the same command again to resume" in errors
     wait_until_ended(workers)
 
 
