@@ -95,7 +95,7 @@ def test_the_shell_completes_commands_options_and_names():
         ("train", "algorithm", "erm,Co", ["erm,Coral"]),
         ("sweep run", "algorithms", "mix", ["mixstyle", "mixup"]),
         ("sweep run", "datasets", "digits,PA", ["digits,PACS"]),
-        ("sweep run", "plan", "s", ["status"]),
+        ("sweep run", "plan", "app", ["appendix-b3"]),
         ("reproduce", "datasets", "dig", ["digits"]),
         ("algorithms show", "name", "cor", ["coral"]),
         ("datasets show", "name", "pa", ["pacs"]),

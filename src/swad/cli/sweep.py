@@ -45,7 +45,12 @@ class _SweepGroup(TyperGroup):
 
 COMPARED = "What to compare"
 
-app = typer.Typer(cls=_SweepGroup, help="Compare algorithms, averages, datasets and hyperparameters in many runs.")
+app = typer.Typer(
+    cls=_SweepGroup,
+    help="Compare algorithms, averages, datasets and hyperparameters in many runs.",
+    no_args_is_help=True,
+    epilog="Example: swad sweep run --algorithm erm,coral --trial 0,1 --steps 200",
+)
 
 
 SPECIAL = {
@@ -68,7 +73,7 @@ def _control(*flags: str, help: str) -> Any:
 
 
 def _complete_plan(incomplete: str) -> list[str]:
-    return [name for name in map(str, sorted(Path().glob("*.toml"))) if name.startswith(incomplete)]
+    return [name for name in ("appendix-b3", *map(str, sorted(Path().glob("*.toml")))) if name.startswith(incomplete)]
 
 
 def run(
