@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from swad.util.statistics import (
-    average_contributions,
     contributions,
     half_widths,
     mean,
@@ -54,16 +53,6 @@ def test_a_single_draw_has_no_interval() -> None:
     alone = {"draws": contributions(np.ones((1, 1)))}
     assert math.isnan(half_widths(alone)[0])
     assert math.isnan(p_values([1.0], alone)[0])
-
-
-def test_means_that_share_draws_are_not_independent() -> None:
-    values = np.random.default_rng(0).normal(size=(20, 1))
-    first, second = {"shared": contributions(values)}, {"others": contributions(values)}
-    (half,) = half_widths(first)
-    assert half_widths(average_contributions([first, first])) == pytest.approx([half])
-    assert half_widths(average_contributions([first, second])) == pytest.approx([half / math.sqrt(2)])
-    fewer = {"shared": contributions(values[:10])}
-    assert average_contributions([first, fewer])["shared"].shape == (20, 1)
 
 
 def test_a_difference_needs_the_same_draws() -> None:

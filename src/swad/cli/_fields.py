@@ -59,7 +59,7 @@ class FieldOption:
         setting: The declaration of the field.
         special: What the option does otherwise.
         panel: Heading of the help text above the option.
-        stated: Whether the option has no default of its own, so that what the user states can be told from the rest.
+        stated: Whether the option has no default of its own, so that only what the user states has a value.
     """
 
     def __init__(

@@ -85,23 +85,6 @@ def contributions(values: Array) -> Array:
         return centered / math.sqrt(n * (n - 1)) if n > 1 else centered * math.nan
 
 
-def average_contributions(several: Sequence[Contributions]) -> Contributions:
-    """Return the contributions to the mean of several means.
-
-    Where one of them has fewer draws of a source than the others, the missing draws contributed nothing to it.
-    """
-    import numpy as np
-
-    averaged: dict[Hashable, Array] = {}
-    for source in dict.fromkeys(source for each in several for source in each):
-        arrays = [each[source] for each in several if source in each]
-        total = np.zeros((max(map(len, arrays)), arrays[0].shape[1]))
-        for array in arrays:
-            total[: len(array)] += array / len(several)
-        averaged[source] = total
-    return averaged
-
-
 def subtract_contributions(first: Contributions | None, second: Contributions | None) -> Contributions | None:
     """Return the contributions to the difference of two means; None unless both come from the same draws."""
     if first is None or second is None:

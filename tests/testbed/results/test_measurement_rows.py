@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from swad.testbed.results.measurement_rows import FLATNESS, SURFACE, RowFile, last_shown, latest_rows, read_rows
+from swad.testbed.results.measurement_rows import FLATNESS, SURFACE, RowFile, last_shown, read_rows
 from swad.testbed.results.records import RecordError
 
 
@@ -41,11 +41,6 @@ def test_the_measurement_requested_last_is_shown(tmp_path: Path) -> None:
     assert shown[0]["images"] == 10
     assert [row["key"] for row in shown[1]] == [keys[0]]
     assert last_shown(read_rows(tmp_path, FLATNESS), "curvature") is None
-
-
-def test_the_last_row_of_each_combination_counts() -> None:
-    rows = [{"weights": "swad", "mean": 1}, {"weights": "ema", "mean": 2}, {"weights": "swad", "mean": 3}]
-    assert [row["mean"] for row in latest_rows(rows, "weights")] == [3, 2]
 
 
 def test_a_torn_line_is_ignored_and_removed_by_the_next_writer(tmp_path: Path) -> None:

@@ -163,7 +163,7 @@ def test_a_stopped_owner_writes_nothing_more(tmp_path, returns: str):
 @SLOW
 @pytest.mark.parametrize("where", ["records", "create", "rename"])
 def test_an_owner_stopped_in_the_middle_of_a_write(tmp_path, where: str):
-    """The fence allowed the write; then the process stands still, the other follows, and the write goes on."""
+    """The fence allowed the write; then the process stands still, the other follows, and the write continues."""
     runs = configs(tmp_path, 1)
     first = start(tmp_path, stop_at=where)
     wait_until(lambda: is_stopped(first))

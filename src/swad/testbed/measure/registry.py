@@ -39,10 +39,8 @@ def get_measurement(name: str) -> type[Measurement]:
     """Return the class of a measurement; case, ``-`` and ``_`` in `name` do not matter."""
     if (match := FILES.match(name)) is None:
         known = FILES.names()
-        hint = did_you_mean(name, known) or f"choose one of {', '.join(known)}"
-        raise MeasurementError(
-            f"there is no measurement {name!r}: {hint}; if it is your own, name its folder in SWAD_MEASUREMENTS"
-        )
+        choose = f"choose one of {', '.join(known)}, or name the folder of your own in SWAD_MEASUREMENTS"
+        raise MeasurementError(f"there is no measurement {name!r}: {did_you_mean(name, known) or choose}")
     return FILES.get(match)
 
 

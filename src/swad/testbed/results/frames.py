@@ -147,7 +147,7 @@ def repeats(rows: pd.DataFrame) -> pd.DataFrame:
     """Return the records whose value was recorded before, for the same step."""
     columns = [rows.run.to_numpy(), rows.step.to_numpy(), *(rows[name].cat.codes.to_numpy() for name in TEXTS)]
     mixed = np.zeros(len(rows), np.uint64)
-    for column in columns:  # rows that are the same have the same number; the few others with it are told apart below
+    for column in columns:  # rows that are the same have the same number; the few others with it are separated below
         mixed = (mixed + column.astype(np.uint64)) * np.uint64(0x9E3779B97F4A7C15)
         mixed ^= mixed >> np.uint64(29)
     suspects = rows[pd.Series(mixed).duplicated(keep=False).to_numpy()]

@@ -145,14 +145,6 @@ def last_shown(
     return settings, [row for row in rows if row["kind"] == kind and row["key"] == keys[-1]]
 
 
-def latest_rows(rows: Iterable[Row], *fields: str) -> list[Row]:
-    """Return the last row written for each combination of the named fields, in the order of the first ones."""
-    latest: dict[tuple[Any, ...], Row] = {}
-    for row in rows:
-        latest[tuple(row.get(field) for field in fields)] = row
-    return list(latest.values())
-
-
 def _series(rows: Iterable[Row], key: str) -> tuple[str | None, str]:
     """Return shape and measure of a setting. The last measurement of each is shown."""
     settings = next((row for row in rows if row["kind"] == "settings" and row["key"] == key), {})
