@@ -76,6 +76,7 @@ def test_new_weights_are_measured_again_and_not_mixed_with_the_old(run, two_tria
     measure(run, ["swa"])
     old = values()
     shutil.copy(two_trials / "paper-1/weights/swa.safetensors", run.path / "weights/swa.safetensors")
+    assert engine.plan([(run, ["swa"])], QUICK)[0].rows() == []
     with pytest.raises(KeyboardInterrupt):
         measure(run, ["swa"], progress=interrupt_after(2))
     assert values() == old

@@ -114,9 +114,14 @@ from swad.testbed.results.records import Record
 from swad.testbed.results.run_data import RunData
 from swad.testbed.results.trackers.tracking import Tracking
 
-tracking = Tracking(RunData(Path(sys.argv[1]), {"target": "photo"}, (), False), ["wandb", "tensorboard"], warn=print)
+def records(*steps):
+    kinds = (("photo", "loss"), ("sk[e]tch", "loss"), ("photo", "accuracy"))
+    return [Record("r", step, domain, "out", metric, step / 8) for step in steps for domain, metric in kinds]
+
+run = RunData(Path(sys.argv[1]), {"target": "photo"}, (), False)
+tracking = Tracking(run, ["wandb", "tensorboard"], records(1, 2), warn=print)
 for step in (3, 4):
-    tracking.log([Record("r", step, "photo", "out", metric, step / 8) for metric in ("loss", "accuracy")])
+    tracking.log(records(step))
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
