@@ -32,11 +32,12 @@ def make_sweep(folder: Path) -> tuple[SweepDir, list[RunConfig]]:
 
 
 SBATCH = """#!{python}
-import os, subprocess, sys
+import glob, os, subprocess, sys
 wrap = sys.argv[sys.argv.index("--wrap") + 1]
 flags = dict(a.lstrip("-").split("=", 1) for a in sys.argv[1:] if a.startswith("--") and "=" in a)
 open(os.environ["FAKE"] + "/asked", "a").write(" ".join(sys.argv[1:]) + "\\n")
-for i in range(int(flags["array"].split("-")[1]) + 1):
+first = len(glob.glob(os.environ["FAKE"] + "/job-*"))  # jobs of earlier submissions may still run
+for i in range(first, first + int(flags["array"].split("-")[1]) + 1):
     log = open(flags["output"].replace("%A", "7").replace("%a", str(i)), "a")
     env = {{**os.environ, "SLURM_JOB_ID": str(i), "WRAP": wrap}}
     process = subprocess.Popen(["sh", "-c", wrap], env=env, stdout=log, stderr=log, start_new_session=True)
