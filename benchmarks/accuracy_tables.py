@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pandas as pd
 
-from swad.testbed.experiments.reproduce.accuracy import DIFFERENCE
-from swad.testbed.experiments.reproduce.base import Results, availability_notes
-from swad.testbed.experiments.reproduce.config import PaperConfig
-from swad.testbed.experiments.reproduce.items import ITEMS
-from swad.testbed.experiments.reproduce.trainings import Training
+from swad.testbed.paper.accuracy import DIFFERENCE
+from swad.testbed.paper.base import Results, availability_notes
+from swad.testbed.paper.config import PaperConfig
+from swad.testbed.paper.items import ITEMS
+from swad.testbed.paper.trainings import Training
 from swad.testbed.results.column_marks import LOWER
 from swad.testbed.results.compare import compare, units_of_methods
 from swad.testbed.results.comparison_tables import comparisons_table

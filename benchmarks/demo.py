@@ -26,7 +26,7 @@ from measurements import header, make_parser, timed, write
 from swad.testbed.data import benchmarks
 from swad.testbed.data.domains import ImageSpec
 from swad.testbed.data.splits import DomainSplit, hold_out
-from swad.testbed.experiments.demo import make_configs
+from swad.testbed.paper.demo import make_configs
 from swad.testbed.training.distributed import Dist
 from swad.testbed.training.resolve import resolve
 from swad.testbed.training.state import Training

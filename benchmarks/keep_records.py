@@ -30,7 +30,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from swad.testbed.experiments.reproduce.fit_on_val import FILE as FIT_ON_VAL
+from swad.testbed.paper.fit_on_val import FILE as FIT_ON_VAL
 from swad.testbed.results.measurement_rows import FLATNESS, ROBUSTNESS, SURFACE, WINDOWS, read_rows
 from swad.testbed.results.records import CONFIG, DONE, LIVE, RECORDS, RecordError
 from swad.testbed.results.runs import find_runs, result_checksum

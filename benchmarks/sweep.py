@@ -27,13 +27,13 @@ from pathlib import Path
 from typing import Any
 
 from measurements import directory, make_parser, measure_sections
-from swad.testbed.experiments.sweep.directory import SweepDir
-from swad.testbed.experiments.sweep.plan import expand
-from swad.testbed.experiments.sweep.run import run_sweep
-from swad.testbed.experiments.sweep.spec import SweepSpec
 from swad.testbed.results.records import RECORDS, Record, read_records
 from swad.testbed.results.runs import find_runs
 from swad.testbed.results.selection import collect_results
+from swad.testbed.sweep.directory import SweepDir
+from swad.testbed.sweep.plan import expand
+from swad.testbed.sweep.run import run_sweep
+from swad.testbed.sweep.spec import SweepSpec
 from swad.testbed.training import loop
 from swad.testbed.training.config import RunConfig
 from swad.testbed.training.run_dir import RunDir, read_done

@@ -4,7 +4,7 @@ from functools import partial
 from pathlib import Path
 
 from swad.cli._launch import LaunchOptions, _start
-from swad.testbed.experiments.sweep.directory import SweepDir
+from swad.testbed.sweep.directory import SweepDir
 from swad.testbed.workers.ray import train_on_ray
 from swad.testbed.workers.slurm import train_on_slurm
 

@@ -6,11 +6,11 @@ import pytest
 
 pytest.importorskip("matplotlib")
 
-from swad.testbed.experiments.reproduce.config import make_config
-from swad.testbed.experiments.reproduce.items import ITEMS
-from swad.testbed.experiments.reproduce.run import cost_of
-from swad.testbed.experiments.sweep.directory import SweepDir
+from swad.testbed.paper.config import make_config
+from swad.testbed.paper.items import ITEMS
+from swad.testbed.paper.run import cost_of
 from swad.testbed.results.failures import write_failure
+from swad.testbed.sweep.directory import SweepDir
 
 Call = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -25,7 +25,7 @@ def test_an_item_is_trained_once_and_built(here: Call, tmp_path, monkeypatch):
     assert "Validation accuracy, %" in drawn
     assert "Validation loss" in drawn
 
-    monkeypatch.setattr("swad.testbed.experiments.sweep.run.run_sweep", lambda *_: pytest.fail("nothing is missing"))
+    monkeypatch.setattr("swad.testbed.sweep.run.run_sweep", lambda *_: pytest.fail("nothing is missing"))
     result = here("reproduce", "figure4", "figure5", "table7", *options)
     assert "runs: 1 in total, 1 finished, 0 to train" in result.stdout
     assert "target: board" in (tmp_path / "figure4" / "figure4.svg").read_text()

@@ -17,10 +17,10 @@ from swad.cli import _sweep
 from swad.cli import sweep as command
 from swad.cli._launch import parse_launcher_options
 from swad.cli._problems import Problems
-from swad.testbed.experiments.sweep.directory import SweepDir
-from swad.testbed.experiments.sweep.plan import expand
-from swad.testbed.experiments.sweep.spec import OWN_OPTIONS, SweepSpec
 from swad.testbed.results.failures import write_failure
+from swad.testbed.sweep.directory import SweepDir
+from swad.testbed.sweep.plan import expand
+from swad.testbed.sweep.spec import OWN_OPTIONS, SweepSpec
 from swad.testbed.training.config import SETTINGS, ConfigError
 from swad.testbed.workers.work import State
 

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable
 
 from swad.testbed.averages.registry import parse_all
 from swad.testbed.data import benchmarks
-from swad.testbed.experiments.reproduce.base import Reproduction
-from swad.testbed.experiments.reproduce.config import PaperConfig
-from swad.testbed.experiments.reproduce.run import item_specs
-from swad.testbed.experiments.sweep.directory import SweepDir
+from swad.testbed.paper.base import Reproduction
+from swad.testbed.paper.config import PaperConfig
+from swad.testbed.paper.run import item_specs
 from swad.testbed.results.records import Record, RecordWriter
+from swad.testbed.sweep.directory import SweepDir
 from swad.testbed.training.config import RunConfig
 
 Accuracy = Callable[[RunConfig, str], float]

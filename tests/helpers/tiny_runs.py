@@ -11,8 +11,7 @@ from typing import Any
 
 import torch
 
-from swad.testbed.experiments import run_surface
-from swad.testbed.measure import engine
+from swad.testbed.measure import engine, run_surface
 from swad.testbed.measure.flatness import Flatness
 from swad.testbed.measure.saved_run import open_run
 from swad.testbed.results.measurement_rows import RowFile

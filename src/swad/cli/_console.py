@@ -20,7 +20,7 @@ from swad.util.names import listed
 from swad.util.signals import Interrupted
 
 if TYPE_CHECKING:
-    from swad.testbed.experiments.report import Report
+    from swad.testbed.results.report import Report
     from swad.testbed.results.tables import Table
     from swad.util.progress import Progress
 

@@ -11,11 +11,11 @@ from swad.cli._console import make_console, plain_table
 from swad.cli._launch import LaunchOptions
 from swad.cli._problems import Problems
 from swad.testbed.data import benchmarks
-from swad.testbed.experiments.sweep import checks
-from swad.testbed.experiments.sweep.directory import SweepDir
-from swad.testbed.experiments.sweep.estimate import GroupEstimate, describe_costs, estimate
-from swad.testbed.experiments.sweep.plan import Plan
-from swad.testbed.experiments.sweep.spec import SweepSpec
+from swad.testbed.sweep import checks
+from swad.testbed.sweep.directory import SweepDir
+from swad.testbed.sweep.estimate import GroupEstimate, describe_costs, estimate
+from swad.testbed.sweep.plan import Plan
+from swad.testbed.sweep.spec import SweepSpec
 from swad.util.names import counted
 from swad.util.progress import duration, progress_report
 

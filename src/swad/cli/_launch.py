@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from swad.testbed.algorithms.hyperparameters import as_text
-from swad.testbed.experiments.sweep.directory import SweepDir
-from swad.testbed.experiments.sweep.plan import path_in_sweep
-from swad.testbed.experiments.sweep.run import Start
-from swad.testbed.experiments.sweep.status import SweepStatus, failure_lines
+from swad.testbed.sweep.directory import SweepDir
+from swad.testbed.sweep.plan import path_in_sweep
+from swad.testbed.sweep.run import Start
+from swad.testbed.sweep.status import SweepStatus, failure_lines
 from swad.testbed.workers.claims import Claims
 from swad.testbed.workers.local import Show, count_jobs, train_locally
 from swad.testbed.workers.ray import train_on_ray

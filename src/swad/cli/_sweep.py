@@ -13,14 +13,14 @@ from typing import Any
 from swad.cli._console import make_console, print_table
 from swad.cli._launch import LaunchOptions, print_failures, start_workers
 from swad.cli._problems import Problems
-from swad.testbed.experiments.selected_settings import read_selected
-from swad.testbed.experiments.sweep import appendix_b3, checks, spec_file
-from swad.testbed.experiments.sweep.directory import SWEEP, SweepDir, runs_folder
-from swad.testbed.experiments.sweep.run import run_sweep
-from swad.testbed.experiments.sweep.spec import SweepSpec
-from swad.testbed.experiments.sweep.status import SweepStatus, read_status, status_table
 from swad.testbed.results.runs import find_runs
 from swad.testbed.results.selection_file import read_selection
+from swad.testbed.sweep import appendix_b3, checks, spec_file
+from swad.testbed.sweep.directory import SWEEP, SweepDir, runs_folder
+from swad.testbed.sweep.run import run_sweep
+from swad.testbed.sweep.selected_settings import read_selected
+from swad.testbed.sweep.spec import SweepSpec
+from swad.testbed.sweep.status import SweepStatus, read_status, status_table
 from swad.testbed.training.config import SETTINGS
 from swad.testbed.workers.work import State
 from swad.util.names import counted

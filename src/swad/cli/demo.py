@@ -29,7 +29,7 @@ def demo(
     """Train on handwritten digits in four styles, holding each out once: ERM, EMA, SWA and SWAD from one training."""
     from swad.cli._console import measuring
     from swad.cli.report import report_trained
-    from swad.testbed.experiments.demo import make_configs, measure_flatness
+    from swad.testbed.paper.demo import make_configs, measure_flatness
     from swad.testbed.workers.train_all import train_all
     from swad.util.cpu import available_cores
 

@@ -166,9 +166,9 @@ def _show(
 ) -> None:
     """Print the tables of what runs have stored, and write the files."""
     from swad.cli._console import print_report
-    from swad.testbed.experiments.report import Report
     from swad.testbed.results.measured import measured
     from swad.testbed.results.measured_report import report
+    from swad.testbed.results.report import Report
     from swad.testbed.results.runs import load_run
     from swad.util.jsonl import stored_path
 

@@ -73,7 +73,7 @@ def merge(
     from swad.cli._console import print_notes, short_warnings
     from swad.merging.merge import choose, require_new_file
     from swad.merging.weighted_mean import weighted_mean
-    from swad.testbed.experiments.merge_runs import (
+    from swad.testbed.measure.merge_runs import (
         RunScorer,
         build_bn_estimate,
         find_checkpoints,

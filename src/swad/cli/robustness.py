@@ -63,9 +63,9 @@ def robustness(
     again to resume after an interrupt. Errors of a run's own images under corruption: swad measure corruption.
     """
     from swad.cli._console import measuring, print_notes, print_report
-    from swad.testbed.experiments.imagenet_models import find_models
-    from swad.testbed.experiments.imagenet_report import measure_imagenet
-    from swad.testbed.experiments.run_imagenet import Benchmarks, EvaluationConfig
+    from swad.testbed.measure.imagenet_models import find_models
+    from swad.testbed.measure.imagenet_report import measure_imagenet
+    from swad.testbed.measure.run_imagenet import Benchmarks, EvaluationConfig
 
     formats, names = parse.figure_formats(figure_formats), parse.words(weights)
     directories = [Path(model) for model in models if Path(model).is_dir()]

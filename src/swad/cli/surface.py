@@ -55,7 +55,7 @@ def surface(
     Results are saved in each run's surface.jsonl. Run the same command again to resume after an interrupt.
     """
     from swad.cli._console import measuring, print_report
-    from swad.testbed.experiments.run_surface import measure_surfaces, report_surfaces
+    from swad.testbed.measure.run_surface import measure_surfaces, report_surfaces
     from swad.testbed.results.measurement_rows import SURFACE
 
     formats, several = parse.figure_formats(figure_formats), len(runs) > 1

@@ -17,7 +17,7 @@ from swad.cli import train
 from swad.cli._command import add_command
 from swad.cli._fields import FieldOption, Special, add_parameters, field_options
 from swad.cli._problems import Problems
-from swad.testbed.experiments.sweep.spec import SPEC_SETTINGS
+from swad.testbed.sweep.spec import SPEC_SETTINGS
 from swad.testbed.training.config import SETTINGS
 from swad.util.names import did_you_mean
 
@@ -126,7 +126,7 @@ def run(
     """
     from swad.cli import _sweep as actions
     from swad.cli._launch import LaunchOptions, parse_launcher_options
-    from swad.testbed.experiments.sweep.directory import SweepDir
+    from swad.testbed.sweep.directory import SweepDir
 
     # Every value is parsed before anything is reported, so that all problems are listed together.
     problems = Problems()
@@ -160,7 +160,7 @@ def status(
 ) -> None:
     """Show how many runs of a sweep are done, running, failed and pending, and when it will be complete."""
     from swad.cli import _sweep as actions
-    from swad.testbed.experiments.sweep.directory import SweepDir
+    from swad.testbed.sweep.directory import SweepDir
 
     directory = SweepDir(output)
     directory.require()
@@ -178,7 +178,7 @@ def work(
 
     All workers of a sweep need one file system. Add runs with `swad sweep run`; this command only works on them.
     """
-    from swad.testbed.experiments.sweep.directory import SweepDir
+    from swad.testbed.sweep.directory import SweepDir
     from swad.testbed.workers.in_job import work_here
 
     directory = SweepDir(output, allow_failed=allow_failed)

@@ -143,8 +143,8 @@ def train(
     parse.at_least("jobs", jobs, 1)
     configs = _configs(output, options)
     if hyperparameters_from is not None:
-        from swad.testbed.experiments.selected_settings import use_selection
         from swad.testbed.results.selection_file import read_selection
+        from swad.testbed.sweep.selected_settings import use_selection
 
         configs = use_selection(configs, read_selection(hyperparameters_from))
     if no_resume:
@@ -184,8 +184,8 @@ def _configs(output: Path, options: dict[str, Any]) -> list[RunConfig]:
     """One config for each algorithm, trial and target."""
     from swad.testbed.algorithms.registry import canonical_name
     from swad.testbed.data import benchmarks
-    from swad.testbed.experiments.recipe_runs import recipe_runs
-    from swad.testbed.experiments.sweep.plan import dataset_label
+    from swad.testbed.sweep.plan import dataset_label
+    from swad.testbed.training.recipe_runs import recipe_runs
 
     benchmark, data_dir = benchmarks.get(options["dataset"]), options["data_dir"]
     has_recipe = (options["recipe"] or benchmark.defaults.recipe) == IMAGENET

@@ -19,7 +19,6 @@ from swad.testbed.algorithms.base import StepContext
 from swad.testbed.data.domains import ArrayDomain, ImageSpec
 from swad.testbed.data.loaders import Batch
 from swad.testbed.data.splits import DomainSplit, Sources, hold_out
-from swad.testbed.experiments.recipe_runs import recipe_runs
 from swad.testbed.models import networks
 from swad.testbed.training import loop, recipe
 from swad.testbed.training.build import build_algorithm, build_averages, build_schedulers
@@ -28,6 +27,7 @@ from swad.testbed.training.defaults import averaging_plan, branch_point
 from swad.testbed.training.display import DisplayCallback, LogDisplay
 from swad.testbed.training.distributed import Dist
 from swad.testbed.training.loop import Interrupted, RunError, train
+from swad.testbed.training.recipe_runs import recipe_runs
 from swad.testbed.training.resolve import fill_defaults, resolve
 from swad.testbed.training.run_data import image_spec, load_dataset
 from swad.testbed.training.run_dir import RunDir

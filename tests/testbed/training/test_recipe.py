@@ -14,8 +14,8 @@ from swad.testbed.algorithms.erm import ERM
 from swad.testbed.algorithms.recipe import Recipe
 from swad.testbed.algorithms.registry import get_algorithm, list_algorithms
 from swad.testbed.data.benchmarks import get
-from swad.testbed.experiments.sweep.plan import expand
-from swad.testbed.experiments.sweep.spec import SweepSpec
+from swad.testbed.sweep.plan import expand
+from swad.testbed.sweep.spec import SweepSpec
 from swad.testbed.training.build import build_algorithm, build_schedulers
 from swad.testbed.training.checks import find_problems
 from swad.testbed.training.config import RunConfig

@@ -29,9 +29,9 @@ from helpers.worker_runs import (
     wait_until,
     with_helpers,
 )
-from swad.testbed.experiments.sweep.directory import SweepDir
-from swad.testbed.experiments.sweep.spec import SweepSpec
 from swad.testbed.results.failures import read_failure
+from swad.testbed.sweep.directory import SweepDir
+from swad.testbed.sweep.spec import SweepSpec
 from swad.testbed.training.config import RunConfig
 from swad.testbed.training.loop import train
 from swad.testbed.workers import local
@@ -96,7 +96,7 @@ def test_a_failed_run_stops_nothing(tmp_path):
 MAIN = """
 import sys
 from helpers.worker_runs import train_slowly
-from swad.testbed.experiments.sweep.directory import SweepDir
+from swad.testbed.sweep.directory import SweepDir
 from swad.testbed.workers import local
 if __name__ == "__main__":
     sweep = SweepDir(sys.argv[1])

@@ -14,8 +14,8 @@ import pytest
 from helpers.commands import environment
 from helpers.runs import require_same
 from helpers.worker_runs import ended, has_checkpoint, in_thread, process_of, wait_until
-from swad.testbed.experiments.sweep.directory import SweepDir
-from swad.testbed.experiments.sweep.spec import SweepSpec
+from swad.testbed.sweep.directory import SweepDir
+from swad.testbed.sweep.spec import SweepSpec
 from swad.testbed.training.config import RunConfig
 from swad.testbed.training.loop import train
 from swad.testbed.workers import slurm

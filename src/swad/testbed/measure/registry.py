@@ -109,5 +109,17 @@ FILES = Registry(
     "MEASUREMENT",
     _checked,
     MeasurementError,
-    helpers=("base", "engine", "registry", "finished_runs", "kept_segments", "saved_run"),
+    helpers=(
+        "base",
+        "engine",
+        "registry",
+        "finished_runs",
+        "kept_segments",
+        "merge_runs",
+        "saved_run",
+        "imagenet_models",
+        "imagenet_report",
+        "run_imagenet",
+        "run_surface",
+    ),
 )

@@ -1,1 +1,0 @@
-"""Many runs: plans, and what is measured on saved runs."""

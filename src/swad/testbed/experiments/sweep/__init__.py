@@ -1,1 +1,0 @@
-"""Sweeps: what to compare (`SweepSpec`), the runs it takes (`expand`), their directory (`SweepDir`) and scheduler."""

@@ -1,0 +1,97 @@
+"""Figure 3: local flatness of ERM, SAM, SWA with cyclic and constant learning rate, and SWAD.
+
+F is the average rise of the loss at a distance from the weights, on seen and on unseen domains. ERM, SWA with a
+constant learning rate and SWAD are of one training; SAM and the cyclic learning rate need their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from swad.testbed.measure.flatness import Flatness
+from swad.testbed.measure.saved_run import open_run
+from swad.testbed.paper.base import Reproduction, Results, availability_notes, write_run_page
+from swad.testbed.paper.config import PaperConfig
+from swad.testbed.paper.trainings import ERM, ERM_CYCLIC, Training
+from swad.testbed.results.measured import measured
+from swad.testbed.results.measured_report import report
+from swad.testbed.results.measurement_rows import FLATNESS
+from swad.testbed.results.report import Report
+from swad.testbed.results.run_data import RunData
+from swad.testbed.results.runs import load_run
+from swad.testbed.training.run_dir import RunError
+
+LIVE = "live"
+"""Placeholder for the live weights that the user chose: best or last."""
+
+METHODS: dict[str, tuple[Training, str]] = {
+    "erm": (ERM, LIVE),
+    "sam": (Training("sam"), LIVE),
+    "swa-cyclic": (ERM_CYCLIC, "swa"),
+    "swa": (ERM, "swa"),
+    "swad": (ERM, "swad"),
+}
+"""The methods of Figure 3: the training that each comes from, and which of its weights it is."""
+
+DATASETS = ("PACS",)
+
+
+def trainings(config: PaperConfig) -> list[Training]:
+    """Return the trainings of the requested methods."""
+    unknown = [method for method in config.methods if method not in METHODS]
+    if unknown:
+        raise ValueError(f"the methods of Figure 3 are {', '.join(METHODS)}; got {', '.join(unknown)}")
+    return list(dict.fromkeys(METHODS[method][0] for method in config.methods or METHODS))
+
+
+def measured_weights(results: Results, datasets: Sequence[str] | None = None) -> dict[Path, list[str]]:
+    """Return the weights to measure by run directory, of all datasets of the figure or of some."""
+    config = results.config
+    weights: dict[Path, list[str]] = {}
+    for dataset in config.measured_datasets(DATASETS) if datasets is None else datasets:
+        for method in config.methods or METHODS:
+            training, name = METHODS[method]
+            for run in results.runs(dataset, training):
+                weights.setdefault(run.path, []).append(config.live_weights if name == LIVE else name)
+    return weights
+
+
+def measure(results: Results, item: str, stem: str) -> Report:
+    """Measure the flatness of all methods and draw it."""
+    config, weights = results.config, measured_weights(results)
+    if not weights:
+        datasets = ", ".join(config.measured_datasets(DATASETS))
+        raise RunError(f"no run on {datasets} is finished: add --retry-failed to train failed runs again")
+    what = Flatness(images=config.images, radii=tuple(config.radii or ()), directions=config.directions)
+    results.measure([(open_run(path, config.data), names) for path, names in weights.items()], what)
+    shown = report(measured([load_run(path) for path in weights], Flatness), Flatness)
+    folder = results.folder(item)
+    written = (*shown.write(folder, ()), *shown.save_figures(folder / stem, config.formats))
+    return Report(shown.tables, written, tuple(path / FLATNESS for path in weights))
+
+
+def write_figure_page(folder: Path, runs: Sequence[RunData]) -> Path:
+    """Write the report page of the runs behind a figure."""
+    # The table would choose between SWA with cyclic and with constant learning rate, which are two methods.
+    constant = [run for run in runs if run.config.get("lr_schedule") != "cyclic"]
+    return write_run_page(constant or runs, folder / "report.html", runs)
+
+
+def _build(results: Results) -> Report:
+    built = measure(results, "figure3", "figure3")
+    page = write_figure_page(results.folder("figure3"), [load_run(path) for path in measured_weights(results)])
+    tables = (*built.tables, *availability_notes(results.config, DATASETS))
+    return Report(tables, (*built.written, page), built.row_files)
+
+
+ITEMS = (
+    Reproduction(
+        "figure3",
+        "Local flatness of ERM, SAM, SWA and SWAD",
+        trainings,
+        _build,
+        DATASETS,
+        measures="the loss around the weights of every method",
+    ),
+)

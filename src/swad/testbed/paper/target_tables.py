@@ -1,0 +1,79 @@
+"""Tables 9 to 13: the full results of Table 2, target by target, one table for each dataset."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from swad.testbed.data import benchmarks
+from swad.testbed.paper.accuracy import (
+    ComparedRow,
+    MethodAccuracy,
+    compared_table,
+    method_accuracy,
+    printed_cell,
+    protocol_notes,
+    trials_note,
+)
+from swad.testbed.paper.base import Reproduction, Results, availability_notes
+from swad.testbed.paper.config import PAPER_DATASETS
+from swad.testbed.paper.methods import method_of, methods_of, row_name, trainings_of
+from swad.testbed.results import published
+from swad.testbed.results.report import Report
+from swad.testbed.results.tables import Cell, Table, percent_cell
+
+
+def _build(number: int, dataset: str, results: Results) -> Report:
+    """Build the table of one dataset, and one of the same methods for each stand-in."""
+    others = [name for name in results.config.measured_datasets((dataset,)) if name not in PAPER_DATASETS]
+    tables = [_stand_in_table(results, number, name) for name in others]
+    return Report((*tables, _paper_table(results, number, dataset)))
+
+
+def _paper_table(results: Results, number: int, dataset: str) -> Table:
+    config, entry = results.config, published.table(number)
+    at_hand = dataset in config.datasets
+    rows = []
+    for row in entry.rows:
+        method = method_of(row)
+        accuracy = method_accuracy(results, dataset, method) if at_hand and method else None
+        paper = tuple(map(printed_cell, row.values))
+        rows.append(_row(row_name(row), accuracy, benchmarks.get(dataset).domains, paper))
+    notes = ["† from DomainBed’s search, ‡ from the paper’s own."]
+    if at_hand:
+        notes = [trials_note(config), *protocol_notes(config, methods_of(number)), *notes]
+    else:
+        notes += [f"{dataset} was not found: the paper’s numbers only."]
+    expected = [method.name for method in methods_of(number)] if at_hand else []
+    return compared_table(f"Table {number}: {entry.title}", entry.columns, rows, notes, expected)
+
+
+def _stand_in_table(results: Results, number: int, dataset: str) -> Table:
+    config = results.config
+    targets, methods = config.targets_of(dataset), methods_of(number)
+    columns = (*targets, "Avg.")
+    blank = tuple(Cell() for _ in columns)
+    rows = [_row(method.name, method_accuracy(results, dataset, method), targets, blank) for method in methods]
+    notes = [trials_note(config), *protocol_notes(config, methods), *availability_notes(config, ())]
+    title = f"The methods of Table {number} on {dataset}: out-of-domain accuracies"
+    return compared_table(title, columns, rows, notes, [method.name for method in methods])
+
+
+def _row(name: str, accuracy: MethodAccuracy | None, targets: Sequence[str], paper: tuple[Cell, ...]) -> ComparedRow:
+    if accuracy is None:
+        return ComparedRow(name, None, paper)
+    by_target = [accuracy.on([target]) for target in targets]
+    cells = (*(percent_cell(values.values()) for values in by_target), accuracy.cell())
+    return ComparedRow(name, cells, paper, (*by_target, accuracy.out_of_domain))
+
+
+ITEMS = tuple(
+    Reproduction(
+        f"table{number}",
+        published.table(number).title,
+        trainings_of(number),
+        partial(_build, number, dataset),
+        (dataset,),
+    )
+    for number, dataset in zip(range(9, 14), PAPER_DATASETS, strict=True)
+)

@@ -1,0 +1,79 @@
+"""Every method of a table with SWAD on top, beside the method alone.
+
+SWAD averages the trajectory of the very run that was selected for the method, so no further run is trained, and the
+two accuracies differ by nothing but the average.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from swad.testbed.paper.accuracy import MethodAccuracy, method_accuracy, on_weights
+from swad.testbed.paper.base import Results
+from swad.testbed.paper.config import PaperConfig
+from swad.testbed.paper.methods import Method
+from swad.testbed.results.compare import compare, units_of_methods
+from swad.testbed.results.comparison_tables import comparisons_tables
+from swad.testbed.results.comparisons import on_dataset
+from swad.testbed.results.tables import Table
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+ALONE = "the method alone"
+NOTE = (
+    "Alone: live weights at the selected step. SWAD averages the trajectories of the same runs. Methods with the "
+    "same runs share a row."
+)
+
+
+def swad_tables(results: Results, title: str, methods: Sequence[Method], datasets: Sequence[str]) -> list[Table]:
+    """Build one table for each dataset: accuracy alone and with SWAD, and the paired gain with interval and test."""
+    from pandas import concat
+
+    pairs = {dataset: _pairs(results, methods, dataset) for dataset in datasets}
+    gains = {dataset: _gains(results.config, dataset, pairs[dataset]) for dataset in datasets}
+    measured = [dataset for dataset in datasets if len(gains[dataset])]
+    if not measured:
+        return []
+    tables = comparisons_tables(concat([gains[dataset] for dataset in measured], ignore_index=True), [NOTE])
+    return [
+        replace(
+            table,
+            title=f"{title} with SWAD on top: {dataset}",
+            columns=("Alone", "+ SWAD", *table.columns),
+            rows=tuple(
+                replace(row, cells=(*(accuracy.cell() for accuracy in pairs[dataset][row.name]), *row.cells))
+                for row in table.rows
+            ),
+        )
+        for dataset, table in zip(measured, tables, strict=True)
+    ]
+
+
+def _pairs(
+    results: Results, methods: Sequence[Method], dataset: str
+) -> dict[str, tuple[MethodAccuracy, MethodAccuracy]]:
+    """Return the accuracies alone and with SWAD by the name of the method, each training once."""
+    pairs: dict[object, tuple[str, tuple[MethodAccuracy, MethodAccuracy]]] = {}
+    for method in methods:
+        key = method.training.searched(results.config)
+        if method.weights == "best" and key not in pairs:
+            alone = method_accuracy(results, dataset, method)
+            averaged = None if alone is None else on_weights(alone, "swad")
+            if alone is not None and averaged is not None:
+                pairs[key] = method.name, (alone, averaged)
+    return dict(pairs.values())
+
+
+def _gains(config: PaperConfig, dataset: str, pairs: dict[str, tuple[MethodAccuracy, MethodAccuracy]]) -> pd.DataFrame:
+    """Compare each method with SWAD to the method alone, on the trials that have all requested targets."""
+    targets = config.targets_of(dataset)
+    family = {
+        name: units_of_methods({ALONE: alone.on(targets), name: averaged.on(targets)}, targets)
+        for name, (alone, averaged) in pairs.items()
+    }
+    every = {target for alone, _ in pairs.values() for target in alone.targets}
+    return on_dataset(compare(family, ALONE), dataset, sorted(every - {*targets}))
