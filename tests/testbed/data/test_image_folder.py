@@ -263,4 +263,4 @@ def test_only_a_dataset_that_can_be_downloaded_says_so(tmp_path):
     with pytest.raises(DataError, match="run `swad datasets download VLCS` or give the folder"):
         locate(vlcs, tmp_path)
     with pytest.raises(DataError, match="; give the folder that contains them"):
-        locate(dataclasses.replace(vlcs, downloads=()), tmp_path)
+        locate(dataclasses.replace(vlcs, sources=()), tmp_path)

@@ -100,7 +100,7 @@ def locate(benchmark: Benchmark, root: Path | None) -> Path:
     for candidate in (root / benchmark.folder, root):
         if candidate.is_dir() and known & set(_folders(candidate)):
             return candidate
-    download = f"run `swad datasets download {benchmark.name}` or " if benchmark.downloads else ""
+    download = f"run `swad datasets download {benchmark.name}` or " if benchmark.sources else ""
     raise DataError(
         f"no domain of {benchmark.name} ({', '.join(benchmark.domains)}) is in {root} or {root / benchmark.folder}; "
         f"{download}give the folder that contains them"
