@@ -8,6 +8,7 @@ These rules keep labels stable and report everything that is ignored:
   domain, and one without images is an error.
 - A class without images in any domain, a folder inside a class folder, a name that is not UTF-8, and two classes that
   differ only in case or in how Unicode encodes their accents are errors.
+- The class folders of a domain may be in a folder ``images``, if there is nothing else in the domain's folder.
 - Images above or below the level of ``<domain>/<class>/<image>`` are named. If no image is at that level, the error
   says which level is missing.
 - A folder of your own may also have no domains: class folders alone, ``<class>/<image>``, or class folders in
@@ -135,7 +136,7 @@ def scan(benchmark: Benchmark, path: Path, options: Options) -> Tree:
     for domain in sorted(required or folders):
         if domain not in folders:
             continue
-        folder = folders[domain]
+        folder = folders[domain] = _folder_of_classes(path, folders[domain])
         files[domain] = {}
         if folder != ".":
             oddities += [(f"{folder}/{name}", "shallow image") for name in image_files(path / folder)]
@@ -338,6 +339,13 @@ def _has_no_domains(path: Path, names: list[str]) -> bool:
     """Whether images are at <class>/<image> and none is at <domain>/<class>/<image>."""
     in_classes = (image_files(path / name / inner) for name in names for inner in _folders(path / name))
     return not any(in_classes) and any(image_files(path / name) for name in names)
+
+
+def _folder_of_classes(path: Path, folder: str) -> str:
+    """Return the folder with the classes of a domain: its own, or the only one in it, ``images``, as in Office-31."""
+    inner = path / folder / "images"
+    only = folder != "." and _folders(path / folder) == ["images"] and not image_files(inner)
+    return f"{folder}/images" if only and _folders(inner) else folder
 
 
 def _join(folder: str, path: str) -> str:
