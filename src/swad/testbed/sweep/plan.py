@@ -15,7 +15,6 @@ import dataclasses
 import hashlib
 import itertools
 import json
-import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,7 +28,7 @@ from swad.testbed.sweep.spec import SweepSpec, canonical_algorithms, selected_na
 from swad.testbed.training.config import SETTINGS, RunConfig
 from swad.testbed.training.defaults import default_hyperparameters
 from swad.util.grouping import group_by
-from swad.util.names import NO_TARGET
+from swad.util.names import NO_TARGET, data_name
 
 RUNS = "runs"
 """The folder of the runs in the directory of a sweep."""
@@ -180,7 +179,7 @@ def merge(plans: Sequence[Plan]) -> Plan:
 def dataset_label(dataset: str, data: Path | None) -> str:
     """Return the name of a dataset in directories and results: only your own folder is named after its directory."""
     name = benchmarks.get(dataset).name
-    return Path(os.path.abspath(data)).name if name == FOLDER and data is not None else name
+    return data_name(data) if name == FOLDER and data is not None else name
 
 
 # -- targets ------------------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from typing import Any, Literal, Self
 from swad.testbed.data.augmentation import Augmentation
 from swad.testbed.training import lr_schedule
 from swad.testbed.training.setting import Setting, add_args, setting, settings_of
-from swad.util.names import NO_TARGET, did_you_mean, is_utf8, name_problem
+from swad.util.names import NO_TARGET, data_name, did_you_mean, is_utf8, name_problem
 
 FORMAT = 2
 """Version of `config.json`."""
@@ -72,7 +72,9 @@ class RunConfig:
         help="Domain to hold out; several for leave-one-domain-out selection; none to train on all domains.",
     )
     data_dir: Path | None = setting(
-        None, role="machine", help="Directory of the dataset, or the one above it. Built-in datasets need none."
+        None,
+        role="machine",
+        help="Directory of the dataset, or the one above it, or a CSV file of images. Built-in datasets need none.",
     )
     dataset_options: Mapping[str, Any] = setting(
         factory=dict, role="protocol", help="Options that the dataset's file defines."
@@ -452,8 +454,7 @@ class RunConfig:
         """List the names and paths that `config.json` cannot hold, or that a report would refuse."""
         problems = [name_problem("the target", name) for name in self.targets if isinstance(name, str)]
         if self.dataset == "folder" and self.data_dir is not None:  # its results have the directory's name
-            folder = Path(os.path.abspath(self.data_dir)).name
-            problems.append(name_problem("the folder of a dataset", folder))
+            problems.append(name_problem("the folder of a dataset", data_name(self.data_dir)))
         texts = {name: str(value) for name, value in self.options().items() if isinstance(value, str | Path)}
         texts.pop("target", None)
         return list(filter(None, problems)) + [

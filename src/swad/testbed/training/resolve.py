@@ -9,10 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping, Sequence
-from functools import cache
-from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -29,6 +26,7 @@ from swad.testbed.training.checks import find_problems, resolved_problems
 from swad.testbed.training.config import PROTOCOL, ConfigError, RunConfig
 from swad.testbed.training.defaults import (
     apply_recipe,
+    count_images,
     default_hyperparameters,
     planned_steps,
     recipe_of,
@@ -210,9 +208,4 @@ def _count_images(config: RunConfig) -> int:
     total = benchmarks.get(config.dataset).total
     on_gpu, by_recipe = config.device.startswith("cuda"), recipe_of(config) == recipe.IMAGENET
     needed = on_gpu and not by_recipe and config.input_pipeline is None
-    return _count_files(config.data_dir) if total is None and needed else total or 0
-
-
-@cache
-def _count_files(folder: Path | None) -> int:
-    return 0 if folder is None else sum(len(files) for _, _, files in os.walk(folder))
+    return count_images(config) if total is None and needed else total or 0

@@ -25,7 +25,7 @@ def test_datasets_are_found_by_name():
     assert {"folder", "rotated_mnist", "colored_mnist", "digits"} <= set(benchmarks.names())
     for spelling in ("OfficeHome", "office-home", "OFFICE_HOME"):
         assert benchmarks.get(spelling).name == "OfficeHome"
-    with pytest.raises(DataError, match=r"no dataset 'cifar'; choose one of .*folder, imagenet, office_home"):
+    with pytest.raises(DataError, match=r"no dataset 'cifar'; choose one of .*folder, imagenet, office31, office_home"):
         benchmarks.get("cifar")
     with pytest.raises(DataError, match=r"^there is no dataset 'OficeHome': did you mean 'office_home'\?$"):
         benchmarks.get("OficeHome")
