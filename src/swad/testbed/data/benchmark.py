@@ -82,7 +82,8 @@ class Benchmark:
     excluded: Callable[[Path, Options], frozenset[str]] | None = None
     """Returns the relative paths of images to leave out."""
     layout: Literal["folders", "idx", "embedded"] = "folders"
-    """How the dataset is stored: image folders, MNIST's idx files, or inside an installed package."""
+    """How the dataset is stored: image folders, MNIST's idx files, or embedded in code, which needs no directory:
+    ``read`` generates the images, or finds them in an installed package."""
 
     @property
     def total(self) -> int | None:

@@ -69,7 +69,7 @@ def download_dataset(
     root = Path(root)
     if not benchmark.sources:
         embedded = benchmark.layout == "embedded"
-        reason = "it is part of an installed package" if embedded else "get its images yourself, and name their folder"
+        reason = "it is embedded in code" if embedded else "get its images yourself, and name their folder"
         raise DataError(f"there is nothing to download for {benchmark.name}; {reason}")
     path = root / benchmark.folder
     if path.exists() and any(path.iterdir()):

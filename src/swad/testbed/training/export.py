@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -19,16 +19,12 @@ from swad.testbed.algorithms.hyperparameters import Hyperparameters, fill
 from swad.testbed.algorithms.registry import OWN_ALGORITHM, AlgorithmError, get_algorithm
 from swad.testbed.data.domains import ImageSpec
 from swad.testbed.data.splits import Sources
-from swad.testbed.data.transforms import Normalize, eval_transform
+from swad.testbed.data.transforms import PredictorTransform
 from swad.testbed.models import catalog, networks, weight_files
 from swad.testbed.training.resolved_config import ResolvedConfig
 from swad.util.files import atomic_write, write_text
-from swad.util.images import eight_bits
 from swad.util.names import counted, one_line
 from swad.util.version import __version__
-
-if TYPE_CHECKING:
-    from PIL import Image
 
 
 def save_weights(path: Path, weights: Mapping[str, Tensor], card: Mapping[str, Any]) -> None:
@@ -78,8 +74,8 @@ class Predictor(NamedTuple):
 
     model: nn.Module
     """The predictor, in evaluation mode."""
-    transform: Callable[[Image.Image], Tensor]
-    """From a PIL image to the tensor that the model was evaluated on, `[channels, height, width]`."""
+    transform: PredictorTransform
+    """From a PIL image, an array or a path to the tensor that the model was evaluated on."""
     class_names: tuple[str, ...]
     """The class of each output."""
 
@@ -88,7 +84,7 @@ def load_predictor(path: Path | str) -> Predictor:
     """Load a model that a run saved.
 
         model, transform, class_names = swad.testbed.load_predictor("runs/photo-0/weights/swad.safetensors")
-        logits = model(transform(PIL.Image.open("dog.jpg")).unsqueeze(0))
+        logits = model(transform("dog.jpg").unsqueeze(0))
         class_names[logits.argmax()]
 
     Args:
@@ -129,17 +125,7 @@ def _predictor(weights: dict[str, Tensor], card: Mapping[str, Any]) -> Predictor
     model = algorithm.wrap_predictor(network, hyperparameters, len(card["sources"]))
     model.load_state_dict(weights)
     image_spec = ImageSpec(**{name: _tuple(value) for name, value in spec.items()})
-    return Predictor(model.eval(), _transform(image_spec), tuple(card["classes"]))
-
-
-def _transform(image_spec: ImageSpec) -> Callable[[Image.Image], Tensor]:
-    to_bytes, normalize = eval_transform(image_spec), Normalize(image_spec)
-    mode = {1: "L", 3: "RGB"}.get(image_spec.channels)
-
-    def transform(image: Image.Image) -> Tensor:
-        return normalize(to_bytes(image if mode is None else eight_bits(image).convert(mode)))
-
-    return transform
+    return Predictor(model.eval(), PredictorTransform(image_spec), tuple(card["classes"]))
 
 
 def _tuple(value: Any) -> Any:

@@ -67,7 +67,10 @@ def missing(benchmark: Benchmark, root: Path | None) -> str:
     if benchmark.layout == "embedded":
         return ""
     if root is None:
-        return f"dataset {benchmark.name} needs its directory: give it, or the one above it (--data, data_dir)"
+        generated = ', or set layout="embedded" in its file if read needs none' if benchmark.read else ""
+        return (
+            f"dataset {benchmark.name} needs its directory: give it, or the one above it (--data, data_dir){generated}"
+        )
     if benchmark.layout == "folders" and is_csv(root):
         return "" if root.is_file() else f"{root} is not a file; check the path"
     if benchmark.layout == "folders":
