@@ -31,7 +31,6 @@ from swad.cli import (
     reproduce,
     robustness,
     select,
-    surface,
     sweep,
     train,
 )
@@ -54,7 +53,6 @@ add_command(app, report.report, report.EXAMPLES)
 add_command(app, select.select, select.EXAMPLES)
 add_command(app, prune.prune, prune.EXAMPLES)
 add_command(app, log.log, log.EXAMPLES)
-add_command(app, surface.surface, surface.EXAMPLES)
 add_command(app, robustness.robustness, robustness.EXAMPLES)
 add_command(app, merge.merge, merge.EXAMPLES)
 add_command(app, reproduce.reproduce, reproduce.EXAMPLES)

@@ -25,8 +25,8 @@ NAMES, NUMBERS, PAIRS = "NAME,...", "NUMBER,...", "NAME=VALUE,..."
 """Placeholders of options that take several values."""
 
 
-MOST_NUMBERS, MOST_POINTS = 10_000, 1_000
-"""Numbers of one range or directions, and points per side of a surface. More is a misprint, and would not end."""
+MOST_NUMBERS = 10_000
+"""Numbers of one range, or directions. More is a misprint, and would not end."""
 
 
 def at_least(option: str, value: int, minimum: int, maximum: int | None = None) -> int:
@@ -45,10 +45,6 @@ def _check_workers(workers: int | None) -> int | None:
 Runs = Annotated[list[Path], typer.Argument(metavar="RUN", help="Run directories, or directories of runs.")]
 Output = Annotated[Path, typer.Option("--output", "-o", help="Directory to write to.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:1.")]
-FigureFolder = Annotated[
-    Path | None,
-    typer.Option("--output", "-o", help="Directory for figures. Default: RUN/figures, or with several surface."),
-]
 FigureFormats = Annotated[
     list[str], typer.Option("--figure-formats", metavar=NAMES, help="Formats of the figures: svg, pdf, png.")
 ]
@@ -56,7 +52,6 @@ FORMATS = ["svg,pdf,png"]
 DataNow = Annotated[
     Path | None, typer.Option("--data", "-d", help="Dataset directory, if it moved since the run was trained.")
 ]
-Images = Annotated[int, typer.Option(help="Images per domain, stratified by class. 0 uses all images.")]
 Stored = Annotated[
     bool,
     typer.Option(

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from swad.averaging.window import Window
 from swad.testbed.averages import registry
-from swad.testbed.measure.run_surface import run_surface
 from swad.testbed.measure.saved_run import SavedRun, open_run
+from swad.testbed.measure.surface import Surface
 from swad.testbed.paper.base import Results, first_trial_item
 from swad.testbed.paper.trainings import ERM
 from swad.testbed.results.figures.sampling import sampling_figure
@@ -59,14 +59,9 @@ def _measure(results: Results, run: SavedRun) -> RunSurface:
     first = min(run.snapshots[name] for name in corners)
     # The beginning of training is far away and would leave the valley in a corner of the picture.
     later = [name for name, step in run.snapshots.items() if 3 * step >= 2 * first]
-    run_surface(
-        run,
-        corners,
-        [*(name for name in later if name not in corners), *sampled_steps(run)],
-        steps=results.config.grid,
-        n_images=results.config.images,
-        **results.measuring,
-    )
+    points = (*(name for name in later if name not in corners), *sampled_steps(run))
+    what = Surface(images=results.config.images, corners=corners, points=points, steps=results.config.grid)
+    results.measure([(run, ())], what)
     surface = read_surface(load_run(run.path))
     assert surface is not None
     return surface

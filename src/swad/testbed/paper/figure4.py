@@ -5,28 +5,27 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from swad.testbed.measure.run_surface import measure_surfaces, report_surfaces
+from swad.testbed.measure.saved_run import open_run
+from swad.testbed.measure.surface import Surface
 from swad.testbed.paper.base import Reproduction, Results, each_dataset
 from swad.testbed.paper.figure3 import write_figure_page
 from swad.testbed.paper.trainings import ERM
+from swad.testbed.results.figures.surfaces import surface_figure
+from swad.testbed.results.measurement_rows import SURFACE
 from swad.testbed.results.report import Report
 from swad.testbed.results.runs import load_run
+from swad.testbed.results.surfaces import points_table, read_surface
 
 DATASETS = ("PACS",)
 
 
 def _measure(results: Results, dataset: str, names: Sequence[str]) -> Report:
-    config = results.config
-    paths, notes = measure_surfaces(
-        [run.path for run in results.first_trial(dataset, ERM)],
-        data=config.data,
-        steps=config.grid,
-        n_images=config.images,
-        **results.measuring,
-    )
-    stem, folder = "-".join(["figure4", *names]), results.folder("figure4")
-    report = report_surfaces(paths, ["plane"], output=folder, stem=stem, formats=config.formats)
-    return replace(report, tables=(*notes, *report.tables))
+    config, runs = results.config, results.first_trial(dataset, ERM)
+    saved = [open_run(run.path, config.data) for run in runs]
+    results.measure([(run, ()) for run in saved], Surface(images=config.images, steps=config.grid))
+    planes = [surface for run in runs if (surface := read_surface(load_run(run.path))) is not None]
+    written = results.save(surface_figure(planes), "figure4", *names)
+    return Report((points_table(planes),), tuple(written), tuple(run.path / SURFACE for run in runs))
 
 
 def _build(results: Results) -> Report:

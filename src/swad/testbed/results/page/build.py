@@ -8,7 +8,6 @@ directory name or a config value cannot inject code.
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
@@ -24,13 +23,12 @@ from swad.testbed.results.labels import algorithm_label, directory_names, is_erm
 from swad.testbed.results.measured_report import MeasuredReport
 from swad.testbed.results.page.comparisons import comparison_section
 from swad.testbed.results.page.measured import measured_sections
-from swad.testbed.results.page.surfaces import surface_sections
 from swad.testbed.results.page.sweep import build_sweep, is_sweep, range_of
-from swad.testbed.results.records import RecordError
 from swad.testbed.results.run_data import RunData, setting_text
 from swad.testbed.results.run_tables import accuracy_table, comparable_rows, selected_runs_table, timings_table
 from swad.testbed.results.runs import RunList, find_runs
 from swad.testbed.results.selection import ORACLES, DatasetResults, collect_results
+from swad.testbed.results.surface_report import SurfaceReport
 from swad.testbed.results.tables import OURS, PAPER, Cell, Row, Table
 from swad.testbed.results.training_curves import (
     ByStep,
@@ -111,8 +109,7 @@ def write_page(
     method: str = "iid",
     split: str = "in",
     title: str = "SWAD report",
-    measured: Sequence[MeasuredReport] = (),
-    surfaces: Sequence[RunData] | None = None,
+    measured: Sequence[MeasuredReport | SurfaceReport] = (),
     allow_missing_targets: bool = False,
     baseline: str | None = None,
     unit: str = "auto",
@@ -129,7 +126,6 @@ def write_page(
         split: The split of the held-out domain to report: "in", "out", "full" or "test".
         title: Title of the page.
         measured: What was measured of the runs' weights, from `swad.testbed.measure.registry.stored_reports`.
-        surfaces: The runs whose loss surfaces are shown, if they were measured; by default all.
         allow_missing_targets: Show means that lack a target, with a mark. By default there is no mean then.
         baseline: The method that the others are compared with; by default ERM (best).
         unit: Unit of the paired test: "auto", "runs", "trials" or "targets"; see `swad.testbed.results.comparisons`.
@@ -156,11 +152,6 @@ def write_page(
     measurements = [
         section for number, each in enumerate(measured) for section in measured_sections(f"m{number}", each)
     ]
-    try:
-        measurements += surface_sections(runs if surfaces is None else surfaces)
-    except RecordError as error:  # one damaged file must not cost the page
-        noted.append(f"Measurements are missing here: {error}.")
-        warnings.warn(f"the page lacks measurements: {error}", stacklevel=2)
     template = _environment().get_template("page.html")
     page = template.render(
         title=title,
@@ -180,7 +171,7 @@ def write_page(
         varying=_varying_settings(runs) if len(runs) <= MAX_ROWS else None,
         charts={
             **{trial.id: trial.charts for each in experiments for target in each.targets for trial in target.trials},
-            **{group.id: group.charts for section in measurements for group in section.figures if group.charts},
+            **{f"{section.id}-charts": section.charts for section in measurements if section.charts},
         },
         paper=published.paper(),
         version=__version__,
