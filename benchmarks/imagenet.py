@@ -44,10 +44,10 @@ from swad.testbed.data.splits import DomainSplit, Sources
 from swad.testbed.data.transforms import Normalize, train_transform
 from swad.testbed.models import networks
 from swad.testbed.training.config import RunConfig
+from swad.testbed.training.dataset import image_spec
 from swad.testbed.training.distributed import Dist
-from swad.testbed.training.recipe import AUGMENTATION
+from swad.testbed.training.recipes import ImageNetRecipe
 from swad.testbed.training.resolve import fill_defaults
-from swad.testbed.training.run_data import image_spec
 from swad.testbed.training.state import Training
 from swad.util.cpu import available_cores
 
@@ -213,7 +213,7 @@ def measure_loading(n: int, size: int, device: str, seconds: float) -> dict[str,
 
 def loader_of(split: DomainSplit, n: int, size: int, on_device: bool, workers: int, device: torch.device) -> Loader:
     """Return a loader of epochs as the recipe has it."""
-    pool, spec, crops = Pool([split]), ImageSpec(size), Augmentation(**AUGMENTATION)
+    pool, spec, crops = Pool([split]), ImageSpec(size), Augmentation(**ImageNetRecipe.AUGMENTATION)
     normalize = Normalize(spec, device, torch.channels_last if device.type == "cuda" else None)
     images: ImageSource
     if on_device:

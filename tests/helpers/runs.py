@@ -14,7 +14,7 @@ from swad.averaging.valley import Status
 from swad.testbed.results.records import read_records
 from swad.testbed.training.callback import RunCallback
 from swad.testbed.training.config import RunConfig
-from swad.testbed.training.result import RunResult
+from swad.testbed.training.run_dir import RunResult
 
 AVERAGES = ("swad:n_converge=2,n_tolerance=1,tolerance_ratio=0", "swa", "ema")
 

@@ -16,7 +16,6 @@ import typer
 from swad.cli import _options as parse
 from swad.cli._fields import Special, add_parameters, argument, field_options, switch_off
 from swad.testbed.training.config import SECTIONS, SETTINGS, ConfigError, RunConfig
-from swad.testbed.training.recipe import AVERAGES, IMAGENET
 from swad.util.names import NO_TARGET
 
 if TYPE_CHECKING:
@@ -185,16 +184,16 @@ def _configs(output: Path, options: dict[str, Any]) -> list[RunConfig]:
     from swad.testbed.algorithms.registry import canonical_name
     from swad.testbed.data import benchmarks
     from swad.testbed.sweep.plan import dataset_label
-    from swad.testbed.training.recipe_runs import recipe_runs
+    from swad.testbed.training.recipes import get_recipe
 
     benchmark, data_dir = benchmarks.get(options["dataset"]), options["data_dir"]
-    has_recipe = (options["recipe"] or benchmark.defaults.recipe) == IMAGENET
-    trains_all = has_recipe and options["lr_schedule"] is None and options["averages"] is None
-    if has_recipe and options["averages"] is None:
-        options["averages"] = AVERAGES.get(options["lr_schedule"] or "constant")
+    recipe = get_recipe(options["recipe"] or benchmark.defaults.recipe)
+    trains_all = options["lr_schedule"] is None and options["averages"] is None
+    if options["averages"] is None:
+        options["averages"] = recipe.default_averages(options["lr_schedule"])
     options |= {name: option.convert(options[name]) for name, option in OPTIONS.items()}
-    # A dataset whose file names no domains is read; but not one large domain, which takes long to list.
-    reads = not benchmark.domains and benchmark.defaults.recipe != IMAGENET
+    # A dataset whose file names no domains is read to know them.
+    reads = not benchmark.domains and not get_recipe(benchmark.defaults.recipe).large
     dataset = benchmarks.load(benchmark.name, data_dir, check_counts=options["check_counts"]) if reads else None
     domains = benchmark.domains if dataset is None else dataset.domain_names
     folder = dataset_label(benchmark.name, data_dir and data_dir.resolve())
@@ -215,7 +214,7 @@ def _configs(output: Path, options: dict[str, Any]) -> list[RunConfig]:
     ]
     if dataset is not None:
         _check_targets(configs, dataset)
-    return [run for config in configs for run in recipe_runs(config)] if trains_all else configs
+    return [run for config in configs for run in recipe.trainings(config)] if trains_all else configs
 
 
 def _check_targets(configs: Sequence[RunConfig], dataset: Dataset) -> None:

@@ -11,13 +11,12 @@ from helpers.runs import interrupt_at, require_same, short
 from swad.testbed.data import benchmarks
 from swad.testbed.data.loaders import EvalLoader
 from swad.testbed.data.splits import hold_out
-from swad.testbed.training.config import ConfigError, RunConfig
+from swad.testbed.training.config import ConfigError, ResolvedConfig, RunConfig
 from swad.testbed.training.distributed import Dist
 from swad.testbed.training.evaluation import evaluate_splits
 from swad.testbed.training.export import load_predictor, read_card
 from swad.testbed.training.loop import Interrupted, train
 from swad.testbed.training.resolve import resolve
-from swad.testbed.training.resolved_config import ResolvedConfig
 
 
 def settings(name, **more):

@@ -16,7 +16,7 @@ from helpers.image_files import write_image
 from swad.testbed.data import benchmarks, shards, verify
 from swad.testbed.data.cache import default_folder
 from swad.testbed.data.splits import hold_out
-from swad.testbed.training.run_data import domain_contents
+from swad.testbed.training.dataset import domain_contents
 from swad.util.images import DataError
 
 SIZES = {"train": 5, "val": 2}

@@ -11,7 +11,7 @@ from torchvision import transforms as v1
 from swad.testbed.data.augmentation import Augmentation
 from swad.testbed.data.domains import ImageSpec
 from swad.testbed.data.transforms import Normalize, PredictorTransform, eval_transform, to_pil, train_transform
-from swad.testbed.training.recipe import AUGMENTATION
+from swad.testbed.training.recipes import ImageNetRecipe
 from swad.util.images import DataError
 
 
@@ -104,7 +104,7 @@ def test_imagenet_transforms_keep_proportions():
     # 40 x 20 pixels become 32 x 16, of which columns 9 to 22 remain: 11.25 to 28.75 of the original.
     assert center[0, 7, 0].item() == pytest.approx(11.375 * 6, abs=3)
     assert center[0, 7, -1].item() == pytest.approx(27.6 * 6, abs=3)
-    crop = train_transform(ImageSpec(size=14), Augmentation(**AUGMENTATION))
+    crop = train_transform(ImageSpec(size=14), Augmentation(**ImageNetRecipe.AUGMENTATION))
     torch.manual_seed(0)
     widths = [abs(int(image[0, 7, -1]) - int(image[0, 7, 0])) for image in (crop(wide) for _ in range(30))]
     assert min(widths) < 40 < max(widths)

@@ -13,10 +13,9 @@ import pytest
 
 from helpers.runs import short
 from swad.testbed.data.domains import Dataset, FileDomain
-from swad.testbed.training.config import SECTIONS, SETTINGS, ConfigError, RunConfig
+from swad.testbed.training.config import SECTIONS, SETTINGS, ConfigError, ResolvedConfig, RunConfig
 from swad.testbed.training.loop import train
 from swad.testbed.training.resolve import resolve
-from swad.testbed.training.resolved_config import ResolvedConfig
 from swad.util.images import DataError
 from swad.util.names import is_name
 

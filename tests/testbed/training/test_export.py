@@ -23,10 +23,10 @@ from swad.testbed.data.transforms import to_pil
 from swad.testbed.models import catalog
 from swad.testbed.models.networks import NetworkError
 from swad.testbed.results.records import read_records
+from swad.testbed.training.dataset import load_dataset
 from swad.testbed.training.export import load_predictor, markdown, read_card, save_weights
 from swad.testbed.training.loop import Interrupted, train
 from swad.testbed.training.resolve import resolve
-from swad.testbed.training.run_data import load_dataset
 
 
 def test_a_run_from_python_and_its_predictor(tmp_path):

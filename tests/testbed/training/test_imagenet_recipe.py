@@ -20,18 +20,18 @@ from swad.testbed.data.domains import ArrayDomain, ImageSpec
 from swad.testbed.data.loaders import Batch
 from swad.testbed.data.splits import DomainSplit, Sources, hold_out
 from swad.testbed.models import networks
-from swad.testbed.training import loop, recipe
-from swad.testbed.training.build import build_algorithm, build_averages, build_schedulers
+from swad.testbed.training import loop
+from swad.testbed.training.callback import DisplayCallback, LogDisplay
 from swad.testbed.training.config import ConfigError, RunConfig
-from swad.testbed.training.defaults import averaging_plan, branch_point
-from swad.testbed.training.display import DisplayCallback, LogDisplay
+from swad.testbed.training.dataset import image_spec, load_dataset
 from swad.testbed.training.distributed import Dist
 from swad.testbed.training.loop import Interrupted, RunError, train
-from swad.testbed.training.recipe_runs import recipe_runs
+from swad.testbed.training.recipes import averaging_plan, get_recipe
 from swad.testbed.training.resolve import fill_defaults, resolve
-from swad.testbed.training.run_data import image_spec, load_dataset
 from swad.testbed.training.run_dir import RunDir
-from swad.testbed.training.state import Training
+from swad.testbed.training.state import Training, build_algorithm, build_averages, build_schedulers
+
+RECIPE = get_recipe("imagenet")
 
 
 @pytest.fixture(scope="session")
@@ -60,7 +60,7 @@ def runs(tree, tmp_path_factory) -> dict[str, Path]:
     """The three runs of the recipe by learning rate; that of SWAD keeps the weights of its window."""
     output = tmp_path_factory.mktemp("runs") / "none-0"
     snapshots = {"snapshots": (17, 18, 19, 20)}
-    configs = {config.lr_schedule: config for config in recipe_runs(short(tree, output, averages=()))}
+    configs = {config.lr_schedule: config for config in RECIPE.trainings(short(tree, output, averages=()))}
     for name, config in configs.items():
         train(config.replace(**snapshots) if name == "constant" else config)
     return {name: config.output for name, config in configs.items()}
@@ -136,7 +136,7 @@ def test_a_run_killed_where_it_branches_can_be_branched_from(tree, tmp_path, mon
 
 def test_all_runs_of_the_recipe_have_the_requested_snapshots(tree, tmp_path):
     common = short(tree, tmp_path / "none-0", averages=(), snapshots=(5, 18), keep_segments=True)
-    for config in recipe_runs(common):
+    for config in RECIPE.trainings(common):
         result = train(config)
         assert all((config.output / file).exists() for file in result.weights.values())
         assert {"step-000005", "step-000018"} <= set(result.weights)
@@ -162,7 +162,7 @@ def test_swad_is_the_mean_of_the_iterates(runs):
 
 @pytest.mark.parametrize(("name", "step"), [("constant", 6), ("constant", 18), ("cyclic", 19), ("decay", 3)])
 def test_resuming_in_mid_epoch_changes_nothing(tree, tmp_path, runs, name, step):
-    config = next(config for config in recipe_runs(short(tree, tmp_path / "none-0")) if config.lr_schedule == name)
+    config = next(config for config in RECIPE.trainings(short(tree, tmp_path / "none-0")) if config.lr_schedule == name)
     if name == "constant":
         config = config.replace(snapshots=(17, 18, 19, 20))
     if name == "cyclic":
@@ -177,7 +177,7 @@ def test_resuming_in_mid_epoch_changes_nothing(tree, tmp_path, runs, name, step)
 def test_checkpoints_do_not_wait_for_the_end_of_an_epoch(tree, tmp_path, runs, monkeypatch, every, first):
     """A run that is killed saves nothing more, and an epoch of ImageNet takes minutes; here it has 4 steps."""
     monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", 0.0)
-    [config, *_] = recipe_runs(short(tree, tmp_path / "none-0", checkpoint_every=every))
+    [config, *_] = RECIPE.trainings(short(tree, tmp_path / "none-0", checkpoint_every=every))
     with pytest.raises(ZeroDivisionError):
         train(config, callback=crash_at(8))
     seen = RecordingCallback()
@@ -229,7 +229,7 @@ def test_learning_rates_of_the_paper(schedule):
     config = fill_defaults(config, stored={}, n_images=0, bf16=False, training_images=(2048 * 10 + 7,))
     assert (config.steps, config.evaluate_every) == (900, 10)
     assert averaging_plan(config).late == 720
-    assert branch_point(config) == (None if schedule == "decay" else 720)
+    assert RECIPE.branch_step(config) == (None if schedule == "decay" else 720)
     split = DomainSplit(ArrayDomain("images", np.zeros(1, np.int64), np.zeros((1, 8, 8, 3), np.uint8)), "train", [0])
     sources = Sources(("a", "b"), image_spec(config, ImageSpec()), (split,), (split,), ())
     algorithm = build_algorithm(config, sources, Dist(torch.device("cpu")))
@@ -254,7 +254,7 @@ def test_learning_rates_of_the_paper(schedule):
         assert ends == pytest.approx([0.04 if schedule == "constant" else 0.002] * 6)
         assert max(rates[720:]) == pytest.approx(0.04 if schedule == "constant" else 0.04 * (1 - 0.95 / 30))
         # SWAD takes every update of the last 20 %, SWA that at the end of every cycle.
-        config = dataclasses.replace(config, averages=recipe.AVERAGES[schedule])
+        config = dataclasses.replace(config, averages=RECIPE.AVERAGES[schedule])
         [average] = build_averages(config, algorithm.predictor).values()
         assert (average.rule.start, average.rule.end, average.rule.interval) == (
             720,

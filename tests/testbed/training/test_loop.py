@@ -15,10 +15,9 @@ from swad.testbed.results.diagnostics import find_problems
 from swad.testbed.results.records import read_records
 from swad.testbed.results.runs import load_run
 from swad.testbed.training import evaluation
-from swad.testbed.training.config import RunConfig
+from swad.testbed.training.config import ResolvedConfig, RunConfig
 from swad.testbed.training.loop import Interrupted, RunError, train
 from swad.testbed.training.resolve import resolve
-from swad.testbed.training.resolved_config import ResolvedConfig
 from swad.util.images import DataError
 
 

@@ -17,7 +17,7 @@ from swad.testbed.data.benchmark import Benchmark
 from swad.testbed.data.domains import ImageSpec
 from swad.testbed.training import resolve as resolve_module
 from swad.testbed.training.config import ConfigError, RunConfig
-from swad.testbed.training.defaults import averaging_plan
+from swad.testbed.training.recipes import averaging_plan
 from swad.testbed.training.resolve import derived_seed, resolution_notes, resolve
 from swad.util.images import IMAGENET_MEAN, IMAGENET_STD
 

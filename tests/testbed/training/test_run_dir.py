@@ -23,10 +23,9 @@ from swad.testbed.measure.saved_run import open_run
 from swad.testbed.results import runs
 from swad.testbed.results.records import RecordError, RecordWriter
 from swad.testbed.training import loop
-from swad.testbed.training.config import ConfigError, RunConfig
+from swad.testbed.training.config import ConfigError, ResolvedConfig, RunConfig
 from swad.testbed.training.loop import Interrupted, RunError, train
 from swad.testbed.training.resolve import resolve
-from swad.testbed.training.resolved_config import ResolvedConfig
 from swad.testbed.training.run_dir import read_checkpoint
 from swad.util.images import DataError
 

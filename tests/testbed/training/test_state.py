@@ -19,10 +19,10 @@ from swad.testbed.averages.segment_log import load_segments
 from swad.testbed.data import benchmarks
 from swad.testbed.data.splits import hold_out
 from swad.testbed.results.records import read_records
-from swad.testbed.training.build import build_algorithm
 from swad.testbed.training.distributed import Dist
 from swad.testbed.training.loop import Interrupted, train
 from swad.testbed.training.resolve import resolve
+from swad.testbed.training.state import build_algorithm
 
 
 @pytest.mark.all_digits

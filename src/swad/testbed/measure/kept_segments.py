@@ -18,14 +18,15 @@ from swad.testbed.data.loaders import EvalLoader
 from swad.testbed.data.splits import DomainSplit
 from swad.testbed.measure.saved_run import SavedRun
 from swad.testbed.results.runs import load_run
-from swad.testbed.training.batch_norms import estimate_statistics
-from swad.testbed.training.build import build_algorithm, build_loader
+from swad.testbed.training.config import ResolvedConfig
+from swad.testbed.training.dataset import load_dataset
 from swad.testbed.training.distributed import Dist
 from swad.testbed.training.evaluation import ResidentEvaluation, Score, eval_loaders, evaluate_splits, max_kept_bytes
 from swad.testbed.training.numerics import autocast
-from swad.testbed.training.resolved_config import ResolvedConfig
-from swad.testbed.training.run_data import load_dataset
+from swad.testbed.training.recipes import reads_cache
+from swad.testbed.training.report import estimate_statistics
 from swad.testbed.training.run_dir import SEGMENTS, RunError
+from swad.testbed.training.state import build_algorithm, build_loader
 from swad.util.packages import has_triton
 
 MAX_SEGMENTS = 25
@@ -140,7 +141,7 @@ def build_estimate(run: SavedRun, device: torch.device, workers: int | None) -> 
 
 def _cache(run: SavedRun, config: ResolvedConfig) -> ImageCache | None:
     """Open the cache of decoded images, if the run reads from one."""
-    if not config.reads_cache:
+    if not reads_cache(config):
         return None
     dataset = load_dataset(config, run.data)
     return open_cache(dataset, config.cache, config.cache_size, workers=config.workers)

@@ -27,8 +27,8 @@ from swad.testbed.models import weight_files
 from swad.testbed.results.records import CONFIG
 from swad.testbed.training import export
 from swad.testbed.training.checks import device_problem
-from swad.testbed.training.resolved_config import ResolvedConfig
-from swad.testbed.training.run_data import load_dataset
+from swad.testbed.training.config import ResolvedConfig
+from swad.testbed.training.dataset import load_dataset
 from swad.testbed.training.run_dir import RunError, read_done, read_stored
 from swad.util.files import require_regular
 from swad.util.images import DataError

@@ -262,7 +262,7 @@ def validation_losses(run: SavedRun) -> dict[int, float]:
 def own_settings(run: SavedRun) -> dict[str, ValleySetting]:
     """Return the settings of the run's averages by label; not of those that differ in more than a setting."""
     from swad.testbed.averages import registry
-    from swad.testbed.training.defaults import averaging_plan
+    from swad.testbed.training.recipes import averaging_plan
 
     names = {field.name for field in dataclasses.fields(ValleySetting)}
     ratio = averaging_plan(run.config).tolerance_ratio
@@ -338,7 +338,7 @@ def save_average(run: SavedRun, setting: ValleySetting, folder: Path, device: to
     """Write the average of one setting as a weights file with its card, named after the run."""
     from swad.testbed.measure.kept_segments import build_estimate, build_network
     from swad.testbed.training.export import cpu_weights, model_card, save_weights
-    from swad.testbed.training.result import averaged_range
+    from swad.testbed.training.report import averaged_range
 
     model, estimate = build_network(run, device), build_estimate(run, device, workers=None)
     losses = validation_losses(run)

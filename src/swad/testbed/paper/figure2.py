@@ -24,7 +24,7 @@ from swad.testbed.results.runs import load_run
 from swad.testbed.results.surfaces import RunSurface, read_surface
 from swad.testbed.results.tables import Cell, Row, Table
 from swad.testbed.results.training_curves import valleys
-from swad.testbed.training.defaults import averaging_plan
+from swad.testbed.training.recipes import averaging_plan
 
 
 def sampled_steps(run: SavedRun) -> dict[str, tuple[int, ...]]:

@@ -29,12 +29,12 @@ from swad.testbed.data.splits import hold_out, n_train
 from swad.testbed.models import networks
 from swad.testbed.sweep.plan import Plan
 from swad.testbed.training.config import RunConfig
-from swad.testbed.training.defaults import images_per_step, planned_steps
+from swad.testbed.training.dataset import load_dataset
 from swad.testbed.training.distributed import Dist
 from swad.testbed.training.evaluation import Evaluator
 from swad.testbed.training.numerics import torch_settings
+from swad.testbed.training.recipes import images_per_step, recipe_of
 from swad.testbed.training.resolve import resolve
-from swad.testbed.training.run_data import load_dataset
 from swad.testbed.training.state import Training
 from swad.testbed.workers.local import threads_per_run
 from swad.util.progress import Progress, duration
@@ -255,7 +255,7 @@ class _RunCost:
         """Return the number of steps and of evaluations."""
         defaults = self._benchmark.defaults
         sources = [n for name, n in self._counts.items() if name not in config.targets]
-        steps = planned_steps(config, [n_train(n, three_way=config.three_way) for n in sources])
+        steps = recipe_of(config).steps(config, [n_train(n, three_way=config.three_way) for n in sources])
         every = config.evaluate_every or defaults.evaluate_every_in(steps)
         return steps, -(-steps // every) + config.eval_offset
 

@@ -26,7 +26,7 @@ from swad.testbed.data import benchmarks
 from swad.testbed.sweep.search import Point, points
 from swad.testbed.sweep.spec import SweepSpec, canonical_algorithms, selected_name
 from swad.testbed.training.config import SETTINGS, RunConfig
-from swad.testbed.training.defaults import default_hyperparameters
+from swad.testbed.training.recipes import default_hyperparameters
 from swad.util.grouping import group_by
 from swad.util.names import NO_TARGET, data_name
 

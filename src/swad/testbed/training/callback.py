@@ -1,17 +1,35 @@
-"""Follow a run while it trains: pass a `RunCallback` to `train`."""
+"""Follow a run while it trains: pass a `RunCallback` to `train`. The display, bars or lines, is one."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.text import Text
+
+from swad.util.terminal import make_console
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from swad.averaging.spans import Status
-    from swad.testbed.training.resolved_config import ResolvedConfig
-    from swad.testbed.training.result import RunResult
+    from swad.testbed.training.config import ResolvedConfig
+    from swad.testbed.training.run_dir import RunResult
+
+REFRESH_SECONDS = 0.2
+"""Least time between two reads of the training loss: reading it waits for the device."""
 
 
 class RunCallback:
@@ -87,3 +105,208 @@ def combine(callbacks: Sequence[object]) -> RunCallback:
 def _call_all(methods: Sequence[Callable[..., object]], *arguments: Any) -> None:
     for method in methods:
         method(*arguments)
+
+
+# -- the display ------------------------------------------------------------------------------------------------------
+
+
+def make_display(n_runs: int) -> LogDisplay:
+    """Return bars where standard error is a terminal or a notebook shows them, plain lines elsewhere."""
+    console = make_console(stderr=True)
+    return BarDisplay(n_runs, console) if console.is_terminal or console.is_jupyter else LogDisplay(n_runs)
+
+
+class DisplayCallback(RunCallback):
+    """Translates the events of one run into calls of a display, which may live in another process."""
+
+    def __init__(self, run_name: str, display: LogDisplay) -> None:
+        self._run_name, self._display = run_name, display
+        self._validation_text = ""
+        self._last_refresh = 0.0
+
+    def on_start(self, config: ResolvedConfig, total: int, step: int) -> None:
+        """Training starts, resumes after `step` updates, or branches from another run there."""
+        from swad.testbed.training.recipes import averaging_plan
+
+        trunk = config.branch_from
+        branches = trunk is not None and step == averaging_plan(config).late
+        self._display.start(self._run_name, total, step, str(trunk) if branches else "")
+
+    def on_log(self, message: str) -> None:
+        """Show a message about how the run is computed."""
+        self._display.log(message)
+
+    def on_progress(self, description: str, done: int, total: int | None) -> None:
+        """Show work that precedes the first step, such as decoding images."""
+        self._display.prepare(description, done, total)
+
+    def on_step(self, step: int, loss: Tensor) -> None:
+        """Read the loss and advance the bar, a few times per second."""
+        now = time.monotonic()
+        if now - self._last_refresh >= REFRESH_SECONDS:
+            self._last_refresh = now
+            self._display.advance(self._run_name, step, f"loss {float(loss):.3f}  {self._validation_text}")
+
+    def on_evaluation(
+        self,
+        step: int,
+        train_loss: float,
+        losses: Mapping[str, float],
+        accuracies: Mapping[str, float],
+        statuses: Mapping[str, Status],
+    ) -> None:
+        """Show the mean validation loss and the phase of the loss valley."""
+        mean_loss = sum(losses.values()) / len(losses)
+        # Of several averages show the most informative one: one with a threshold, else one that still searches.
+        status = max(
+            statuses.values(), key=lambda one: (one.threshold is not None, one.phase == "searching"), default=None
+        )
+        self._validation_text = f"val {mean_loss:.3f}" + (f"  {status.phase}" if status else "")
+        text = f"loss {train_loss:.3f}  {self._validation_text}"
+        self._display.evaluated(self._run_name, step, text, status.reason if status else "")
+
+    def on_stage(self, description: str) -> None:
+        """Show the work after the last step."""
+        self._display.stage(self._run_name, description)
+
+    def on_end(self, result: RunResult) -> None:
+        """Show the accuracy of every average: on the target, or without one on the validation splits."""
+        has_target = bool(result.config.targets)
+        accuracy = result.target_accuracy if has_target else result.source_accuracy
+        accuracies = "  ".join(f"{name} {100 * accuracy(name):.1f}" for name in result.scores)
+        text = f"{'target' if has_target else 'validation'} accuracy: {accuracies}"
+        self._display.end(self._run_name, result.steps, text)
+
+
+class LogDisplay:
+    """Prints one line per event."""
+
+    def __init__(self, n_runs: int) -> None:
+        self._n_runs, self._n_finished = n_runs, 0
+        self._total_steps: dict[str, int] = {}
+        self._messages: set[str] = set()
+        self._tenths: dict[str, int] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def start(self, run_name: str, total: int, step: int, trunk: str = "") -> None:
+        """A run starts, resumes, or branches from the run in the directory `trunk`."""
+        self._total_steps[run_name] = total
+        self._tenths[run_name] = step * 10 // total
+        begins = f"branches from {trunk}" if trunk else "resumes"
+        self._print(f"{run_name}: {begins} after step {step} of {total}" if step else f"{run_name}: {total} steps")
+
+    def log(self, message: str) -> None:
+        """Show a message; what several runs report is shown once."""
+        if message not in self._messages:
+            self._messages.add(message)
+            self._print(message)
+
+    def prepare(self, description: str, done: int, total: int | None) -> None:
+        """Show work that runs share before their first step: one line per tenth."""
+        tenth = done * 10 // total if total else 0
+        if tenth > self._tenths.get(description, 0):
+            self._tenths[description] = tenth
+            self._print(f"{description}: {done:,} of {total:,}")
+
+    def advance(self, run_name: str, step: int, text: str) -> None:
+        """A step was made."""
+
+    def evaluated(self, run_name: str, step: int, text: str, reason: str) -> None:
+        """An evaluation was made: one line per tenth of the run."""
+        total = self._total_steps[run_name]
+        tenth = step * 10 // total
+        if tenth > self._tenths[run_name]:
+            self._tenths[run_name] = tenth
+            self._print(f"{run_name}: step {step}/{total}  {text.strip()}: {reason}")
+
+    def stage(self, run_name: str, text: str) -> None:
+        """A run evaluates or saves weights after its last step."""
+
+    def end(self, run_name: str, steps: int, text: str) -> None:
+        """A run is finished."""
+        self._n_finished += 1
+        self._print(f"{run_name}: finished ({self._n_finished} of {self._n_runs}), {text}")
+
+    def _print(self, text: str) -> None:
+        print(text, flush=True)
+
+
+class BarDisplay(LogDisplay):
+    """Draws a bar for each run in progress and one for all runs."""
+
+    def __init__(self, n_runs: int, console: Console) -> None:
+        super().__init__(n_runs)
+        self._progress = Progress(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(bar_width=None),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[text]}", markup=False),
+            console=console,
+            expand=True,
+        )
+        self._tasks: dict[str, TaskID] = {}
+        # Counts runs, including the part that is done of those in progress, so the time left is known from the start.
+        self._all_runs = self._progress.add_task("all runs", total=n_runs, text="") if n_runs > 1 else None
+        self._parts: dict[str, float] = {}
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+    def start(self, run_name: str, total: int, step: int, trunk: str = "") -> None:
+        """A run starts, resumes, or branches."""
+        self._total_steps[run_name] = total
+        self._parts[run_name] = step / total
+        self._tasks[run_name] = self._progress.add_task(run_name, total=total, completed=step, text="")
+
+    def prepare(self, description: str, done: int, total: int | None) -> None:
+        """Show work that runs share before their first step."""
+        if description not in self._tasks:
+            self._tasks[description] = self._progress.add_task(description, total=total, text="")
+        self._progress.update(self._tasks[description], completed=done, total=total)
+        if done == total:
+            self._progress.remove_task(self._tasks.pop(description))
+
+    def advance(self, run_name: str, step: int, text: str) -> None:
+        """A step was made."""
+        self._progress.update(self._tasks[run_name], completed=step, text=text)
+        self._update_all(run_name, step / self._total_steps[run_name])
+
+    def stage(self, run_name: str, text: str) -> None:
+        """A run evaluates or saves weights after its last step."""
+        total = self._total_steps[run_name]
+        self._progress.update(self._tasks[run_name], completed=total, text=text)
+
+    def _update_all(self, run_name: str, part: float) -> None:
+        self._parts[run_name] = part
+        if self._all_runs is not None:
+            self._progress.update(self._all_runs, completed=sum(self._parts.values()))
+
+    def evaluated(self, run_name: str, step: int, text: str, reason: str) -> None:
+        """An evaluation was made."""
+        self.advance(run_name, step, text)
+
+    def end(self, run_name: str, steps: int, text: str) -> None:
+        """A run is finished: one line replaces its bar."""
+        if run_name in self._tasks:
+            self._progress.remove_task(self._tasks.pop(run_name))
+        self._progress.console.print(Text.assemble((run_name, "bold"), f" {text}"))
+        if self._all_runs is not None and run_name not in self._parts:
+            # It was finished before: it must not count as fast work.
+            self._n_runs -= 1
+            self._progress.update(self._all_runs, total=self._n_runs)
+        else:
+            self._update_all(run_name, 1.0)
+
+    def _print(self, text: str) -> None:
+        self._progress.console.print(text, markup=False, highlight=False)

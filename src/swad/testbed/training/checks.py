@@ -11,17 +11,22 @@ from typing import Any
 import torch
 
 from swad.testbed.algorithms.hyperparameters import fill
-from swad.testbed.algorithms.registry import AlgorithmError, get_algorithm, list_algorithms
+from swad.testbed.algorithms.registry import AlgorithmError, get_algorithm
 from swad.testbed.averages import registry
 from swad.testbed.data import benchmarks
 from swad.testbed.data.benchmark import Benchmark
 from swad.testbed.models.catalog import LARGEST, SMALL, SMALLEST, input_config
 from swad.testbed.models.weight_files import NetworkError
 from swad.testbed.results.trackers.base import name_problems
-from swad.testbed.training import lr_schedule, recipe
-from swad.testbed.training.config import SETTINGS, ConfigError, RunConfig
-from swad.testbed.training.defaults import apply_recipe, averaging_plan, default_hyperparameters, recipe_of
-from swad.testbed.training.resolved_config import ResolvedConfig
+from swad.testbed.training import lr_schedule
+from swad.testbed.training.config import SETTINGS, ConfigError, ResolvedConfig, RunConfig
+from swad.testbed.training.recipes import (
+    DomainBedRecipe,
+    averaging_plan,
+    default_hyperparameters,
+    get_recipe,
+    recipe_of,
+)
 from swad.util.images import DataError
 from swad.util.names import choice_problem, counted, did_you_mean, one_line
 
@@ -33,25 +38,22 @@ def find_problems(config: RunConfig) -> list[str]:
     """List everything that is wrong with the settings and can be known without reading data, one sentence each."""
     if not isinstance(config.dataset, str) or not isinstance(config.algorithm, str):
         return config.problems()
+    benchmark: Benchmark | None = None
+    recipe, unknown = get_recipe(config.recipe), []
     try:
-        config = apply_recipe(config)
+        benchmark, recipe = benchmarks.get(config.dataset), recipe_of(config)
+        config = recipe.apply(config)
     except ConfigError as error:
         return list(error.problems)
-    except (DataError, AlgorithmError):  # reported below
-        pass
-    problems = config.problems()
-    try:
-        benchmark = benchmarks.get(config.dataset)
     except DataError as error:
-        problems.append(str(error))
-        benchmark = None
+        unknown.append(str(error))
+    except AlgorithmError:  # reported below
+        pass
+    problems = [*config.problems(), *unknown]
     if benchmark is not None:
         problems += _target_problems(config, benchmark) + _dataset_problems(config, benchmark)
     problems += _algorithm_problems(config, benchmark) + network_problems(config.network)
-    if benchmark is not None and recipe_of(config) == recipe.IMAGENET:
-        problems += _recipe_problems(config)
-    else:
-        problems += _problems_without_recipe(config) + _schedule_problems(config, benchmark)
+    problems += recipe.problems(config) + _schedule_problems(config, benchmark, recipe)
     return problems + _momentum_problems(config) + _machine_problems(config)
 
 
@@ -60,38 +62,6 @@ def _momentum_problems(config: RunConfig) -> list[str]:
     if momentum is None or optimizer == "sgd":
         return []
     return [f"momentum is for the optimizer sgd, got {momentum!r} with {optimizer}: set optimizer"]
-
-
-def _recipe_problems(config: RunConfig) -> list[str]:
-    """List what does not go together with the imagenet recipe; its windows depend on the number of images."""
-    problems = registry.problems(config.averages, None) + _label_problems(config)
-    if (schedule := config.lr_schedule) not in (None, *recipe.SCHEDULES):
-        known = ", ".join(recipe.SCHEDULES)
-        problems.append(f"the lr_schedule of the imagenet recipe must be one of {known}, got {schedule!r}")
-    if config.schedule == "reference":
-        problems.append("the reference schedule belongs to DomainBed's protocol: use the default with this recipe")
-    try:
-        algorithm_class = get_algorithm(config.algorithm)
-    except AlgorithmError:  # reported with the algorithm's problems
-        return problems
-    if not algorithm_class.accumulates():
-        problems.append(
-            f"the imagenet recipe pools all images and accumulates their gradients, which {config.algorithm} "
-            "does not support: use erm"
-        )
-    colors = [name for name in ("jitter", "grayscale") if config.augmentation.get(name)]
-    if colors and config.input_pipeline == "gpu":
-        problems.append(f"a device that decodes images does not change colors, got {', '.join(colors)}: set it to 0")
-    if config.hyperparameters.get("dropout"):
-        problems.append("the imagenet recipe accumulates gradients, which dropout does not support: use dropout=0")
-    return problems
-
-
-def _problems_without_recipe(config: RunConfig) -> list[str]:
-    given = {"warmup_epochs": config.warmup_epochs, "micro_batch": config.micro_batch}
-    names = [name for name, value in given.items() if value is not None]
-    names += ["lr_schedule=decay"] * (config.lr_schedule == "decay")
-    return [f"{', '.join(names)} belongs to the imagenet recipe: set recipe=imagenet, or leave it out"] if names else []
 
 
 def _target_problems(config: RunConfig, benchmark: Benchmark) -> list[str]:
@@ -141,22 +111,12 @@ def _dataset_problems(config: RunConfig, benchmark: Benchmark) -> list[str]:
     return problems
 
 
-def _has_own_recipe(name: str) -> bool:
-    try:
-        return get_algorithm(name).own_recipe is not None
-    except AlgorithmError:  # a broken file of the user's own, which is not the problem here
-        return False
-
-
 def _algorithm_problems(config: RunConfig, benchmark: Benchmark | None) -> list[str]:
     name = config.algorithm
     try:
         algorithm_class = get_algorithm(name)
     except AlgorithmError as error:
         return [str(error)]
-    if config.recipe == "own" and algorithm_class.own_recipe is None:
-        others = ", ".join(filter(_has_own_recipe, list_algorithms()))
-        return [f"{name} has no recipe of its own: leave out --recipe{others and f', or use one of {others}'}"]
     problems = hyperparameter_problems(name, config.hyperparameters, benchmark, config.recipe)
     if config.batches == "pooled" and algorithm_class.groups_by_domain:
         problems.append(f"{name} needs images of every domain in a step, got pooled batches: use balanced ones")
@@ -208,32 +168,22 @@ def network_problems(name: object) -> list[str]:
     return []
 
 
-def _schedule_problems(config: RunConfig, benchmark: Benchmark | None) -> list[str]:
+def _schedule_problems(config: RunConfig, benchmark: Benchmark | None, recipe: DomainBedRecipe) -> list[str]:
     """List what is wrong with steps, evaluations, snapshots and averages, as far as the steps are known."""
-    defaults = None if benchmark is None else benchmark.defaults
-    steps = config.steps or (defaults.steps if defaults and config.epochs is None else None)
-    every = config.evaluate_every
+    steps, every = config.steps if benchmark is None else recipe.known_steps(config), config.evaluate_every
     valid = not SETTINGS["steps"].problem(steps) and not SETTINGS["evaluate_every"].problem(every)
-    if steps is not None and valid and defaults:
-        every = every or defaults.evaluate_every_in(steps)
+    if steps is not None and valid and benchmark is not None:
+        every = every or benchmark.defaults.evaluate_every_in(steps)
     if steps is None or every is None or not valid:
-        return registry.problems(config.averages, None)
+        return registry.problems(config.averages, None) + _label_problems(config)
     cycle = lr_schedule.cycle_steps(steps) if config.lr_schedule == "cyclic" else None
+    # Only the windows are checked, and any tolerance ratio gives the same ones.
     return _plan_problems(config, registry.Plan(steps, every, 0.3, config.eval_offset, cycle))
 
 
 def resolved_problems(config: ResolvedConfig) -> list[str]:
     """List what is wrong with a run whose steps were only known after its images were counted."""
-    problems = []
-    if config.recipe == recipe.IMAGENET and config.steps == 1:
-        problems.append("the imagenet recipe needs at least 2 steps, got 1: train for more epochs")
-    if config.recipe == recipe.IMAGENET and config.warmup_steps > averaging_plan(config).late:
-        problems.append(
-            f"the warm-up must end before the last 20 % of the {config.steps} steps, got {config.warmup_steps} steps: "
-            "lower warmup_epochs"
-        )
-    plan = registry.Plan(config.steps, config.evaluate_every, 0.3, config.eval_offset, config.cycle_steps)
-    return problems + _plan_problems(config, plan)
+    return recipe_of(config).resolved_problems(config) + _plan_problems(config, averaging_plan(config))
 
 
 def _plan_problems(config: RunConfig, plan: registry.Plan) -> list[str]:

@@ -14,7 +14,7 @@ import dataclasses
 import json
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -519,6 +519,49 @@ PROTOCOL: dict[str, Any] = {
     "batches": "balanced",
 }
 """The settings of the evaluation protocol, which the recipe of an algorithm's own paper may replace."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResolvedConfig(RunConfig):
+    """What a run computes: the settings with every default filled in, as `resolve` returns them and
+    `config.json` holds them.
+
+    These have a value here; the rest is as in `RunConfig`.
+    """
+
+    network: str = field()
+    weights: str = field()
+    freeze_bn: bool = field()
+    input_pipeline: Literal["torchvision", "gpu"] = field()
+    batches: Literal["balanced", "pooled"] = field()
+    optimizer: Literal["adam", "sgd"] = field()
+    lr_schedule: str = field()
+    steps: int = field()
+    evaluate_every: int = field()
+    seed: int = field()
+    precision: Literal["fp32", "bf16"] = field()
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any], output: Path | str) -> Self:
+        """Read the content of a `config.json` in the directory `output`."""
+        options = PROTOCOL | stored_options(content, output)
+        try:
+            config = cls.from_options(output=output, **options)
+            problems = config.problems()
+        except (TypeError, ValueError, ArithmeticError) as error:
+            problems = [str(error)]
+        if problems:
+            raise ConfigError([f"{output} has invalid settings ({problems[0]}): restore its config.json"])
+        return config
+
+    @property
+    def total_steps(self) -> int:
+        """Optimizer steps of a complete run."""
+        return self.steps + self.eval_offset
+
+    def evaluates(self, step: int) -> bool:
+        """Whether an evaluation follows step number `step`."""
+        return step == self.total_steps or step % self.evaluate_every == self.eval_offset % self.evaluate_every
 
 
 def _augmentation_problems(values: Mapping[str, Any]) -> list[str]:

@@ -24,8 +24,8 @@ from swad.testbed.data.loaders import EvalLoader
 from swad.testbed.data.splits import DomainSplit, Target
 from swad.testbed.data.transforms import Normalize
 from swad.testbed.results.records import Record
+from swad.testbed.training.config import ResolvedConfig
 from swad.testbed.training.distributed import Dist
-from swad.testbed.training.resolved_config import ResolvedConfig
 from swad.testbed.training.state import Training
 from swad.testbed.training.step import EAGER
 

@@ -21,7 +21,7 @@ from swad.testbed.data.domains import ImageSpec
 from swad.testbed.data.splits import Sources
 from swad.testbed.data.transforms import PredictorTransform
 from swad.testbed.models import catalog, networks, weight_files
-from swad.testbed.training.resolved_config import ResolvedConfig
+from swad.testbed.training.config import ResolvedConfig
 from swad.util.files import atomic_write, write_text
 from swad.util.names import counted, one_line
 from swad.util.version import __version__

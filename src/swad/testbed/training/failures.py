@@ -7,8 +7,8 @@ import traceback
 from pathlib import Path
 
 from swad.testbed.algorithms.base import Algorithm
+from swad.testbed.training.config import ResolvedConfig
 from swad.testbed.training.distributed import launched
-from swad.testbed.training.resolved_config import ResolvedConfig
 from swad.testbed.training.run_dir import RunError
 from swad.util.names import one_line
 

@@ -27,33 +27,30 @@ from swad.testbed.data.splits import hold_out
 from swad.testbed.models import networks
 from swad.testbed.results.records import Record, RecordError
 from swad.testbed.training.callback import RunCallback, combine
-from swad.testbed.training.config import ConfigError, RunConfig
-from swad.testbed.training.defaults import branch_point, forget_images
+from swad.testbed.training.config import ConfigError, ResolvedConfig, RunConfig
+from swad.testbed.training.dataset import (
+    domain_contents,
+    forget_images,
+    load_dataset,
+    require_decodable,
+    require_same_images,
+    untrained_classes,
+)
 from swad.testbed.training.distributed import Dist, in_main_process, process_group
 from swad.testbed.training.evaluation import Evaluator, score_records
 from swad.testbed.training.export import cpu_weights
 from swad.testbed.training.failures import explain
 from swad.testbed.training.interrupts import StopRequest, catch_interrupts
 from swad.testbed.training.numerics import torch_settings
-from swad.testbed.training.output import RunOutput
-from swad.testbed.training.range_warnings import too_few_evaluations
-from swad.testbed.training.recipe import IMAGENET
-from swad.testbed.training.report import report
+from swad.testbed.training.recipes import reads_cache, recipe_of
+from swad.testbed.training.report import RunOutput, report, too_few_evaluations
 from swad.testbed.training.resolve import resolve
-from swad.testbed.training.resolved_config import ResolvedConfig
-from swad.testbed.training.result import RunResult
-from swad.testbed.training.run_data import (
-    domain_contents,
-    load_dataset,
-    require_decodable,
-    require_same_images,
-    untrained_classes,
-)
 from swad.testbed.training.run_dir import (
     BRANCH,
     SEGMENTS,
     RunDir,
     RunError,
+    RunResult,
     damaged_checkpoint,
     disk_errors,
     read_result,
@@ -111,7 +108,7 @@ def train(
         callbacks = [] if callback is None else [callback]
         if progress:
             # Imported here because it needs rich, which training does not.
-            from swad.testbed.training.display import DisplayCallback, make_display
+            from swad.testbed.training.callback import DisplayCallback, make_display
 
             callbacks.append(DisplayCallback(resolved.name, stack.enter_context(make_display(1))))
         events = combine(callbacks)
@@ -127,14 +124,14 @@ def _train(config: ResolvedConfig, callback: RunCallback) -> RunResult:
     if finished is not None:
         if in_main_process():
             remove_checkpoint(config.output)  # a process that was killed right after writing the result left it
-        return RunResult.from_json(finished, config)
+        return finished
     with ExitStack() as stack:
         dist = stack.enter_context(process_group(config.device))
         stack.enter_context(torch_settings(config, dist.device))
         stop = stack.enter_context(catch_interrupts())
         run_dir, finished = _open_run_dir(config, dist, stack)
         if finished is not None:  # by another process, between the check above and the lock
-            return RunResult.from_json(finished, config)
+            return finished
         run = _Run(config, dist, run_dir, stop, callback)
         try:
             return run.run()
@@ -152,7 +149,7 @@ def _train(config: ResolvedConfig, callback: RunCallback) -> RunResult:
             raise
 
 
-def _open_run_dir(config: ResolvedConfig, dist: Dist, stack: ExitStack) -> tuple[RunDir | None, dict[str, Any] | None]:
+def _open_run_dir(config: ResolvedConfig, dist: Dist, stack: ExitStack) -> tuple[RunDir | None, RunResult | None]:
     """Open the run directory in the main process; also return the result, if the run turns out to be finished."""
 
     def open_run_dir() -> RunDir:
@@ -205,15 +202,14 @@ class _Run:
             require_same_images(self.config.output, self.checkpoint["images"], self.images)
         self.cache = None
         progress, log = self.callback.on_progress, self.output.log
-        if self.config.reads_cache:  # the first run on a dataset builds it, which decodes every image
+        if reads_cache(self.config):  # the first run on a dataset builds it, which decodes every image
             self.cache = open_cache(
                 dataset, config.cache, config.cache_size, workers=config.workers, progress=progress, log=log
             )
             log(self.cache.describe())
             image_spec = replace(self.sources.image_spec, resized_to=self.cache.resized_to)
             self.sources = replace(self.sources, image_spec=image_spec)
-        elif self.checkpoint is None and self.config.recipe != IMAGENET:
-            # Not of one large dataset, where it would take longer than an epoch.
+        elif self.checkpoint is None and not recipe_of(self.config).large:
             decode = partial(require_decodable, dataset, config.cache, config.workers, progress, log)
             self.dist.call_in_main(decode, DataError)
 
@@ -252,7 +248,7 @@ class _Run:
 
     def _train(self) -> None:
         config, training, clock = self.config, self.training, self.training.clock
-        branch_step = branch_point(config)
+        branch_step = recipe_of(config).branch_step(config)
         start = time.perf_counter()
         for number, inputs in training.inputs():
             if training.should_stop:
@@ -388,7 +384,7 @@ class _Run:
         try:
             result = report(self.training, self.evaluator, self.target, self.output, self.callback, self.start_time)
             if self.run_dir is not None:
-                self.run_dir.finish(result.to_json())
+                self.run_dir.finish(result)
         except BaseException:  # e.g. an image of the target that cannot be read
             if self.run_dir is not None and records_offset is not None and not self.run_dir.has_result:
                 self._keep_training(records_offset)

@@ -4,7 +4,7 @@
     cyclic                      SWA's: over the last 20 % it decays to a twentieth in cycles of 2 %
     step:at=0.6,gamma=0.1       times gamma after a share of the steps
     exponential:gamma=0.99      times gamma after every epoch; needs `epochs`
-    decay                       down to zero, in the imagenet recipe (see `swad.testbed.training.recipe`)
+    decay                       down to zero, in the imagenet recipe (see `swad.testbed.training.recipes`)
 
 A schedule multiplies the learning rate of every parameter group, so that groups keep their ratios.
 """
@@ -133,13 +133,16 @@ def cycle_steps(steps: int) -> int:
     return max(1, steps // 50)
 
 
-class _Cycle:
+@dataclass
+class Cycle:
     """The rate falls linearly from its value to `low` times it in every cycle of updates, after update `start`."""
 
-    def __init__(self, cycle: int, low: float, start: int) -> None:
-        self.cycle, self.low, self.start = cycle, low, start
+    cycle: int
+    low: float
+    start: int
 
     def __call__(self, step: int) -> float:
+        """Return the factor of the update after `step` updates."""
         if step < self.start:
             return 1.0
         return 1.0 + (self.low - 1.0) * ((step - self.start) % self.cycle + 1) / self.cycle
@@ -177,7 +180,7 @@ class Decay:
         if step < self.end:
             left = 1 - (step - self.warmup) / (self.end - self.warmup)
             return self.low + (1 - self.low) * math.pow(left, self.power)
-        return self.low if self.cycle is None else self.low * _Cycle(self.cycle, LOWEST, self.end)(step)
+        return self.low if self.cycle is None else self.low * Cycle(self.cycle, LOWEST, self.end)(step)
 
 
 def cyclic_lr(optimizer: torch.optim.Optimizer, cycle: int, low: float = LOWEST, start: int = 0) -> LambdaLR:
@@ -209,4 +212,4 @@ def cyclic_lr(optimizer: torch.optim.Optimizer, cycle: int, low: float = LOWEST,
     # Imported here because it needs torch, which a schedule's name does not.
     from torch.optim.lr_scheduler import LambdaLR
 
-    return LambdaLR(optimizer, _Cycle(cycle, low, start))
+    return LambdaLR(optimizer, Cycle(cycle, low, start))

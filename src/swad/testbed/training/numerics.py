@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 import numpy as np
 import torch
 
-from swad.testbed.training.resolved_config import ResolvedConfig
+from swad.testbed.training.config import ResolvedConfig
 
 NOISE, WEIGHTS = 3, 4
 """First numbers of seeds. They keep these random streams apart from those of the batches, which start with 1 and 2."""

@@ -1,28 +1,117 @@
-"""The end of a run: evaluate and save all weights that are reported, and say how the run went."""
+"""What a run gives: messages and records while it trains; at its end its weights, their scores, and warnings.
+
+Only the main process writes files.
+"""
 
 from __future__ import annotations
 
 import copy
+import math
 import platform
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from swad.averaging.rule import FalseStartWarning, NeverConvergedWarning
-from swad.testbed.data.splits import Target
-from swad.testbed.training.batch_norms import estimate_statistics
+from swad.averaging.spans import Status
+from swad.gpu.cuda_graph import to_device
+from swad.tensors.batch_norms import running_statistics
+from swad.testbed.algorithms.base import Algorithm
+from swad.testbed.data.loaders import Loader
+from swad.testbed.data.splits import Sources, Target
+from swad.testbed.results.records import Record
+from swad.testbed.results.run_data import RunData
+from swad.testbed.results.trackers.tracking import Tracking
 from swad.testbed.training.callback import RunCallback
+from swad.testbed.training.config import ResolvedConfig
+from swad.testbed.training.distributed import Dist
 from swad.testbed.training.evaluation import Evaluator, score_records
-from swad.testbed.training.export import cpu_weights
-from swad.testbed.training.output import RunOutput, weights_file
-from swad.testbed.training.range_warnings import range_warnings
-from swad.testbed.training.result import RunResult, averaged_range
+from swad.testbed.training.export import cpu_weights, model_card, save_weights
+from swad.testbed.training.numerics import autocast
+from swad.testbed.training.run_dir import WEIGHTS, RunDir, RunResult, disk_errors
 from swad.testbed.training.state import Training
 from swad.util.names import snapshot_name
 from swad.util.version import __version__
+
+PASSES = 200
+"""Most forward passes of an estimate of batch norms: a few ten thousand images are as good as all (Wu and Johnson,
+2021)."""
+
+
+# -- while it trains ------------------------------------------------------------------------------------------------
+
+
+class RunOutput:
+    """The output of one process of a run. `run_dir` is None in all processes but the main one."""
+
+    def __init__(self, config: ResolvedConfig, run_dir: RunDir | None, callback: RunCallback) -> None:
+        self._config, self._run_dir, self._callback = config, run_dir, callback
+        self.messages: list[str] = []
+        if run_dir is not None:
+            run_dir.warn_with(lambda text: self.log(f"warning: {text}"))
+
+    def log(self, text: str) -> None:
+        """Log a message about how this run is computed, once, and keep it for the result."""
+        if text not in self.messages:
+            self.messages.append(text)
+            self._callback.on_log(text)
+
+    def start_tracking(self) -> Tracking:
+        """Start the trackers in the main process, and send them the records up to the checkpoint."""
+        config = self._config
+        settings = {name: value for section in config.to_dict().values() for name, value in section.items()}
+        names = config.log if self._run_dir is not None else ()
+
+        def warn(name: str, reason: str) -> None:
+            self.log(
+                f"warning: {name} failed, so the run continues without it ({reason}); "
+                f"`swad log {config.output} --to {name}` sends the records later"
+            )
+
+        run = RunData(config.output, settings, (), finished=False)
+        self._tracking = Tracking(run, names, self.records() if names else (), warn=warn, log=self.log)
+        return self._tracking
+
+    def append(self, records: Sequence[Record]) -> None:
+        """Append records to those of the run, and send them to the trackers."""
+        if self._run_dir is not None:
+            self._run_dir.append(*records)
+            self._tracking.log(records)
+
+    def records(self) -> list[Record]:
+        """Return all records of the run in the main process, none elsewhere."""
+        return [] if self._run_dir is None else self._run_dir.records()
+
+    def save_weights(
+        self,
+        name: str,
+        weights: Mapping[str, Tensor],
+        description: str,
+        sources: Sources,
+        step: int,
+        averaged: Mapping[str, object] | None = None,
+        scores: Mapping[str, object] | None = None,
+    ) -> str:
+        """Save weights with their model card and return the file's path in the run directory."""
+        file = weights_file(name)
+        if self._run_dir is not None:
+            path = self._config.output / file
+            card = model_card(self._config, sources, step, description, averaged, scores)
+            with disk_errors(path):
+                save_weights(path, weights, card)
+        return file
+
+
+def weights_file(name: str) -> str:
+    """Return the path of a weights file in the run directory."""
+    return f"{WEIGHTS}/{name}.safetensors"
+
+
+# -- at its end -----------------------------------------------------------------------------------------------------
 
 
 def report(
@@ -103,3 +192,107 @@ def _final_weights(training: Training) -> Iterator[tuple[str, str, dict[str, Ten
             warnings.simplefilter("ignore", NeverConvergedWarning)
             warnings.simplefilter("ignore", FalseStartWarning)
             yield name, f"An average of the weights along the trajectory: {name}", average.averaged_state()
+
+
+def averaged_range(status: Status) -> dict[str, Any]:
+    """Return the steps that an average took as plain values."""
+    spans = [str(span) for span in status.spans]
+    shown = ", ".join(spans if len(spans) <= 6 else [*spans[:3], "...", *spans[-2:]])
+    return {
+        "start_step": status.start_step,
+        "end_step": status.end_step,
+        "n_averaged": status.n_averaged,
+        "threshold": status.threshold,
+        "phase": str(status.phase),
+        "reason": status.reason,
+        "spans": shown,
+    }
+
+
+def estimate_statistics(
+    model: nn.Module, config: ResolvedConfig, algorithm: Algorithm, loader: Loader, dist: Dist
+) -> bool:
+    """Estimate the statistics of an average's batch norms on an epoch of training images, or on its first part.
+
+    Its weights are new, so nothing has their statistics. Returns False if those of the run are frozen, the default for
+    pretrained weights, or if there are none.
+    """
+    if config.freeze_bn:
+        return False
+    epoch = math.ceil(sum(algorithm.run_info.domain_sizes) / algorithm.n_images)
+    with autocast(config, dist.device):
+        estimated = algorithm.estimate_statistics(model, _training_images(loader, epoch))
+    if estimated:
+        dist.average(running_statistics(model))
+    return estimated
+
+
+def _training_images(loader: Loader, epoch: int) -> Iterator[Tensor]:
+    for step, inputs in loader.inputs(1, min(epoch, math.ceil(PASSES / loader.n_parts))):
+        for batch in loader.parts(step, to_device(inputs, loader.device)):
+            # Views follow one another in the first dimension.
+            yield batch.images.flatten(0, 1) if batch.images.ndim == 5 else batch.images
+
+
+# -- averages that should not be trusted ----------------------------------------------------------------------------
+
+
+def too_few_evaluations(config: ResolvedConfig, training: Training) -> list[str]:
+    """Say before the first step which averages will not find their start, as in a short run on a large dataset."""
+    steps = config.total_steps
+    evaluations = sum(map(config.evaluates, range(1, steps + 1)))
+    every = max(1, steps // 10)
+    more_often = f" or evaluate more often (--evaluate-every {every})" if evaluations < steps else ""
+    return [
+        f"{name} needs {valley.n_converge} evaluations to find its start, but {steps} steps have {evaluations}: "
+        f"train longer{more_often}"
+        for name in training.averages
+        if (valley := training.valley(name)) is not None and evaluations < valley.n_converge
+    ]
+
+
+def range_warnings(training: Training, losses: Mapping[int, float], n_classes: int) -> list[str]:
+    """Say which averages never found their start, or start before the network has learned anything.
+
+    Args:
+        training: The finished training.
+        losses: The validation loss at every evaluation, by step.
+        n_classes: Number of classes, which decides the loss of chance.
+    """
+    texts = []
+    for name in training.averages:
+        valley = training.valley(name)
+        if valley is not None and not valley.converged:
+            texts.append(
+                f"the validation loss never converged for {name}, so it averages only the "
+                "end of training: train longer or evaluate more often"
+            )
+        elif valley is not None and valley.status.warning:
+            texts.append(f"{name}: {valley.status.warning}")
+        elif valley is not None:
+            texts += _early_start(name, training.averages[name].status.start_step, losses, n_classes)
+    return texts
+
+
+def _early_start(name: str, start: int | None, losses: Mapping[int, float], n_classes: int) -> list[str]:
+    after = [step for step in sorted(losses) if start is not None and step >= start]
+    if not after:
+        return []
+    texts, chance = [], math.log(n_classes)
+    lowest = min(losses, key=lambda step: losses[step])
+    if after[0] == min(losses) == lowest:
+        texts.append(
+            f"{name} starts at the first evaluation (step {start}), because the validation loss never fell below it: "
+            "train longer or evaluate more often"
+        )
+    elif after[0] == min(losses):
+        texts.append(
+            f"{name} starts at the first evaluation (step {start}), but the validation loss fell later, to "
+            f"{losses[lowest]:.4g} at step {lowest}: raise n_converge or evaluate less often"
+        )
+    if losses[after[0]] > chance:
+        texts.append(
+            f"{name} starts at step {start} with a validation loss of {losses[after[0]]:.4g}, not below chance "
+            f"({chance:.4g}), so it averages weights that have learned nothing: train longer or raise n_converge"
+        )
+    return texts

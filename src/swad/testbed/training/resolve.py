@@ -19,20 +19,11 @@ from swad.testbed.data import benchmarks
 from swad.testbed.data.benchmark import Benchmark
 from swad.testbed.data.cache_build import DEFAULT_SIZE as DEFAULT_CACHE_SIZE
 from swad.testbed.data.domains import Defaults
-from swad.testbed.data.sampling import steps_per_epoch
 from swad.testbed.models.catalog import DEFAULT, SMALL, has_pretrained, input_config
-from swad.testbed.training import recipe
 from swad.testbed.training.checks import find_problems, resolved_problems
-from swad.testbed.training.config import PROTOCOL, ConfigError, RunConfig
-from swad.testbed.training.defaults import (
-    apply_recipe,
-    count_images,
-    default_hyperparameters,
-    planned_steps,
-    recipe_of,
-    training_images,
-)
-from swad.testbed.training.resolved_config import ResolvedConfig
+from swad.testbed.training.config import PROTOCOL, ConfigError, ResolvedConfig, RunConfig
+from swad.testbed.training.dataset import count_images, training_images
+from swad.testbed.training.recipes import default_hyperparameters, reads_cache, recipe_of
 from swad.testbed.training.run_dir import stored_settings
 
 LARGEST_DEFAULT_CACHE = 32e9
@@ -56,7 +47,7 @@ def resolve(config: RunConfig) -> ResolvedConfig:
         config,
         stored=stored_settings(config.output),
         n_images=_count_images(config),
-        training_images=training_images(config) if _counts_epochs(config) else (),
+        training_images=training_images(config) if recipe_of(config).counts_images(config) else (),
         bf16=config.device.startswith("cuda") and torch.cuda.is_bf16_supported(including_emulation=False),
     )
     if resolved.epochs is not None and (problems := resolved_problems(resolved)):
@@ -77,13 +68,13 @@ def fill_defaults(
         training_images: Training images of every source domain, which are an epoch together.
     """
     benchmark = benchmarks.get(config.dataset)
-    config = config.replace(recipe=recipe_of(config), algorithm=canonical_name(config.algorithm))
-    config = apply_recipe(config)
-    if config.recipe == recipe.IMAGENET:
-        config = _fill_imagenet_recipe(config, sum(training_images))
+    recipe = recipe_of(config)
+    config = recipe.apply(config.replace(recipe=recipe.name, algorithm=canonical_name(config.algorithm)))
+    config = recipe.fill(config, training_images)
     algorithm, sgd = config.algorithm, config.optimizer == "sgd"
     network = config.network or (SMALL if benchmark.image_spec.low_res else DEFAULT)
-    steps = planned_steps(config, training_images)
+    steps = config.steps
+    assert steps is not None
     images = {} if benchmark.image_spec.low_res else _image_options(config, benchmark, network)
     weights = config.weights or ("pretrained" if has_pretrained(network) else "random")
     # Random weights have no statistics that are worth keeping: frozen, their batch norms would normalize nothing.
@@ -108,31 +99,10 @@ def fill_defaults(
         "precision": config.precision
         or stored.get("precision")
         or ("bf16" if bf16 and not benchmark.image_spec.low_res else "fp32"),
-        "steps": steps,
         "evaluate_every": config.evaluate_every or benchmark.defaults.evaluate_every_in(steps),
         "seed": derived_seed(config.replace(dataset=benchmark.name)) if config.seed is None else config.seed,
     }
     return ResolvedConfig.from_options(output=config.output, **filled)
-
-
-def _counts_epochs(config: RunConfig) -> bool:
-    """Whether the length of a run depends on the number of its images."""
-    config = apply_recipe(config)
-    return recipe_of(config) == recipe.IMAGENET or (config.steps is None and config.epochs is not None)
-
-
-def _fill_imagenet_recipe(config: RunConfig, n_training: int) -> RunConfig:
-    """Fill in what the imagenet recipe computes from the batch size and the number of images."""
-    hyperparameters = {**recipe.HYPERPARAMETERS, **config.hyperparameters}
-    per_epoch = steps_per_epoch(n_training, int(hyperparameters["batch_size"]))
-    steps = config.steps or max(1, round((config.epochs or recipe.EPOCHS) * per_epoch))
-    return config.replace(
-        hyperparameters=hyperparameters,
-        steps=steps,
-        epochs=steps / per_epoch,
-        evaluate_every=config.evaluate_every or min(per_epoch, steps),
-        micro_batch=config.micro_batch or min(recipe.MICRO_BATCH, int(hyperparameters["batch_size"])),
-    )
 
 
 def derived_seed(config: RunConfig) -> int:
@@ -142,7 +112,7 @@ def derived_seed(config: RunConfig) -> int:
     return int(hashlib.md5(text.encode(), usedforsecurity=False).hexdigest(), 16) % 2**31
 
 
-def resolution_notes(config: RunConfig, resolved: RunConfig) -> list[str]:
+def resolution_notes(config: RunConfig, resolved: ResolvedConfig) -> list[str]:
     """List choices of `resolve`, which returned `resolved`, that a user may not expect, one sentence each."""
     notes = []
     lr = resolved.hyperparameters["lr"]
@@ -150,24 +120,24 @@ def resolution_notes(config: RunConfig, resolved: RunConfig) -> list[str]:
         notes.append(
             f"lr is {lr:g}, the default for fine-tuning, but the weights are random: set a higher one (--set lr=1e-3)"
         )
-    by_recipe = resolved.recipe == recipe.IMAGENET  # which never builds a cache
-    if resolved.input_pipeline == "gpu" and not by_recipe:
+    recipe = recipe_of(resolved)
+    if reads_cache(resolved):
         return notes
     benchmark = benchmarks.get(config.dataset)
     on_gpu = resolved.device.startswith("cuda") and not benchmark.image_spec.low_res
-    if on_gpu and not by_recipe and config.input_pipeline is None and not stored_settings(config.output):
+    if on_gpu and not recipe.large and config.input_pipeline is None and not stored_settings(config.output):
         on_device = config.replace(device=resolved.device)  # the user may have asked for auto
         size = _cache_bytes(config, _count_images(on_device)) / 1e9
         notes.append(
             f"using the torchvision input pipeline: the cache of decoded images would take {size:,.0f} GB, more than "
             f"the default limit of {LARGEST_DEFAULT_CACHE / 1e9:,.0f} GB; pass --input-pipeline gpu to build it"
         )
-    if benchmark.image_spec.low_res and (given := apply_recipe(config).augmentation):
+    if benchmark.image_spec.low_res and (given := recipe.apply(config).augmentation):
         notes.append(f"augmentation ({', '.join(given)}): ignored, because low-resolution images are not augmented")
     options = {"--cache": config.cache, "--cache-size": config.cache_size}
     if unused := [flag for flag, value in options.items() if value]:
-        hint = "" if by_recipe or benchmark.image_spec.low_res else "; pass --input-pipeline gpu to use one"
-        without = "imagenet recipe" if by_recipe else "torchvision input pipeline"
+        hint = "" if recipe.large or benchmark.image_spec.low_res else "; pass --input-pipeline gpu to use one"
+        without = f"{recipe.name} recipe" if recipe.large else "torchvision input pipeline"
         notes.append(f"{', '.join(unused)}: ignored, because the {without} uses no image cache{hint}")
     return notes
 
@@ -206,6 +176,6 @@ def _cache_bytes(config: RunConfig, n_images: int) -> int:
 def _count_images(config: RunConfig) -> int:
     """The number of images; 0 where it is unknown and no default depends on it."""
     total = benchmarks.get(config.dataset).total
-    on_gpu, by_recipe = config.device.startswith("cuda"), recipe_of(config) == recipe.IMAGENET
-    needed = on_gpu and not by_recipe and config.input_pipeline is None
+    on_gpu = config.device.startswith("cuda")
+    needed = on_gpu and not recipe_of(config).large and config.input_pipeline is None
     return count_images(config) if total is None and needed else total or 0

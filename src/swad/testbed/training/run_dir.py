@@ -15,11 +15,13 @@ and in `done.json`. Damage is an error, not another result.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +39,7 @@ from swad.testbed.results.records import (
     iterate_records,
 )
 from swad.testbed.results.runs import require_unchanged, result_checksum
-from swad.testbed.training.config import ConfigError, stored_options
-from swad.testbed.training.resolved_config import ResolvedConfig
+from swad.testbed.training.config import ConfigError, ResolvedConfig, stored_options
 from swad.util.files import (
     atomic_write,
     disk_advice,
@@ -91,21 +92,73 @@ def read_stored(path: Path) -> Any | None:
         raise RunError(f"cannot read {path} ({one_line(error)}): repair it or choose another directory") from None
 
 
+@dataclass(frozen=True)
+class RunResult:
+    """The scores of every set of weights, the steps that each average took, and the files of the models."""
+
+    run_dir: Path
+    config: ResolvedConfig
+    steps: int
+    """Optimizer steps made: fewer than configured if every requested average was complete earlier."""
+    scores: Mapping[str, Mapping[str, Mapping[str, Mapping[str, float]]]]
+    """Loss and accuracy by weights ("swad", "best", ...), domain and split."""
+    ranges: Mapping[str, Mapping[str, Any]]
+    """The steps that each average took: start_step, end_step, n_averaged, threshold, reason."""
+    weights: Mapping[str, str]
+    """Model files by name, relative to the run directory."""
+    seconds: float = 0.0
+    warnings: tuple[str, ...] = ()
+    versions: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    """How the run was computed: engine, input pipeline, precision, and every fallback with its reason."""
+
+    def target_accuracy(self, label: str, split: str = "in") -> float:
+        """Mean accuracy over the held-out domains."""
+        if not self.config.targets:
+            raise ValueError(f"the run {self.run_dir} has no target: use source_accuracy")
+        scores = self._scores(label)
+        accuracies = [scores[name][split]["accuracy"] for name in self.config.targets]
+        return sum(accuracies) / len(accuracies)
+
+    def source_accuracy(self, label: str, split: str = "out") -> float:
+        """Mean accuracy over the source domains."""
+        sources = [splits for name, splits in self._scores(label).items() if name not in self.config.targets]
+        return sum(splits[split]["accuracy"] for splits in sources) / len(sources)
+
+    def _scores(self, label: str) -> Mapping[str, Mapping[str, Mapping[str, float]]]:
+        if label not in self.scores:
+            raise ValueError(f"the run {self.run_dir} has the weights {', '.join(self.scores)}; got {label!r}")
+        return self.scores[label]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the result as plain values, without the directory and the config, which has its own file."""
+        content = dataclasses.asdict(self)
+        del content["run_dir"], content["config"]
+        return content
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any], config: ResolvedConfig) -> RunResult:
+        """Read a result back, from the content of a `done.json` whose checksum is right."""
+        stored = {name: value for name, value in content.items() if name != "checksums"}
+        tuples = {name: tuple(content.get(name, ())) for name in ("warnings", "notes")}
+        return cls(**{**stored, **tuples, "run_dir": config.output, "config": config})
+
+
 def has_records(path: Path) -> bool:
     """Whether a directory contains a run that measured something; a run that failed before is discarded."""
     records = path / RECORDS
     return (path / DONE).exists() or (records.is_file() and records.stat().st_size > 0)
 
 
-def read_result(config: ResolvedConfig) -> dict[str, Any] | None:
-    """Return the content of `done.json` if the run is finished, else None.
+def read_result(config: ResolvedConfig) -> RunResult | None:
+    """Return the result of a run if it is finished, else None.
 
     A run with other settings, or with files that changed after it finished, is refused.
     """
     content = read_done(config.output)
     if content is not None:
         _require_same_settings(config)
-    return content
+    return None if content is None else RunResult.from_json(content, config)
 
 
 def read_done(path: Path) -> dict[str, Any] | None:
@@ -261,8 +314,8 @@ class RunDir:
     """The directory of an unfinished run, locked for this process.
 
     A directory with a run of other settings is refused before anything in it changes. `resumed` holds the content of
-    the checkpoint, or None if there is none and the run starts from the beginning. `finished` holds the content of
-    `done.json` if another process finished the run before this one got the lock; then nothing in it changes.
+    the checkpoint, or None if there is none and the run starts from the beginning. `finished` holds the
+    result if another process finished the run before this one got the lock; then nothing in the directory changes.
     """
 
     def __init__(self, config: ResolvedConfig) -> None:
@@ -357,13 +410,14 @@ class RunDir:
             torch.save(content, file)
             self._records.offset()  # raises an error if another process may have started from the checkpoint before
 
-    def finish(self, result: dict[str, Any]) -> None:
+    def finish(self, result: RunResult) -> None:
         """Write the result, which marks the run as finished, and remove the checkpoint."""
         offset = self.records_offset()
         self._write_json(CONFIG, self._settings)  # the checksum must be that of the settings of this training
         with disk_errors(self._records.path):
             checksums = {CONFIG: sha256(self.path / CONFIG), RECORDS: self._records.sha256(offset)}
-        self._write_json(DONE, {**result, "checksums": {**checksums, DONE: result_checksum(result)}})
+        content = result.to_json()
+        self._write_json(DONE, {**content, "checksums": {**checksums, DONE: result_checksum(content)}})
         with suppress(OSError):  # the result above decides
             remove_failure(self.path)
         remove_checkpoint(self.path)

@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from swad.testbed.results.failures import read_failure, retry_failed
-from swad.testbed.training.display import DisplayCallback, make_display
+from swad.testbed.training.callback import DisplayCallback, make_display
 from swad.testbed.workers.claims import Claims
 from swad.testbed.workers.local import train_locally
 from swad.testbed.workers.watch import Watch
 
 if TYPE_CHECKING:
     from swad.testbed.training.config import RunConfig
-    from swad.testbed.training.result import RunResult
+    from swad.testbed.training.run_dir import RunResult
 
 
 def train_all(configs: Sequence[RunConfig], jobs: int = 1) -> list[RunResult]:

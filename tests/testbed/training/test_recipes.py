@@ -16,12 +16,12 @@ from swad.testbed.algorithms.registry import get_algorithm, list_algorithms
 from swad.testbed.data.benchmarks import get
 from swad.testbed.sweep.plan import expand
 from swad.testbed.sweep.spec import SweepSpec
-from swad.testbed.training.build import build_algorithm, build_schedulers
 from swad.testbed.training.checks import find_problems
 from swad.testbed.training.config import RunConfig
 from swad.testbed.training.distributed import Dist
 from swad.testbed.training.loop import train
 from swad.testbed.training.resolve import resolve
+from swad.testbed.training.state import build_algorithm, build_schedulers
 
 RECIPE = Recipe(
     optimizer="sgd",
@@ -122,7 +122,7 @@ def test_a_sweep_keeps_a_value_that_is_the_protocols_but_not_the_recipes():
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"algorithm": "coral"}, "coral has no recipe of its own: leave out --recipe, or use one of arm, "),
+        ({"algorithm": "coral"}, "coral has no recipe of its own: leave out recipe (--recipe), or use one of arm, "),
         ({"algorithm": "coral", "recipe": None, "batches": "pooled"}, "needs images of every domain in a step"),
         ({"optimizer": "adam", "momentum": 0.5}, "momentum is for the optimizer sgd"),
         ({"momentum": 1.0}, "momentum must be a number of at least 0 and below 1, got 1.0"),
@@ -141,7 +141,7 @@ def test_a_broken_file_of_another_algorithm_does_not_hide_the_mistake(tmp_path, 
     (tmp_path / "broken.py").write_text("import nothing_like_this\n")
     monkeypatch.setattr(algorithms, "__path__", [*algorithms.__path__, str(tmp_path)])  # as SWAD_ALGORITHMS does
     (problem,) = find_problems(request(algorithm="coral"))
-    assert problem.startswith("coral has no recipe of its own: leave out --recipe, or use one of arm, ")
+    assert problem.startswith("coral has no recipe of its own: leave out recipe (--recipe), or use one of arm, ")
 
 
 def test_a_recipe_states_settings_for_which_a_run_can_say_nothing(monkeypatch):

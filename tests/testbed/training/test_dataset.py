@@ -13,7 +13,7 @@ from swad.testbed.data.device_store import keep_images
 from swad.testbed.measure.saved_run import open_run
 from swad.testbed.models import networks
 from swad.testbed.models.networks import NetworkError
-from swad.testbed.training import run_data
+from swad.testbed.training import dataset as run_dataset
 from swad.testbed.training.export import load_predictor
 from swad.testbed.training.loop import train
 from swad.testbed.training.resolve import resolve
@@ -37,7 +37,7 @@ def test_a_damaged_image_of_the_target_is_found_before_training(tmp_path, noise_
 def test_images_are_decoded_once_until_they_change(tmp_path, noise_folder, monkeypatch):
     decoded = []
     monkeypatch.setattr(
-        run_data, "find_bad_images", lambda domains, *rest: decoded.append(sum(map(len, domains))) or ()
+        run_dataset, "find_bad_images", lambda domains, *rest: decoded.append(sum(map(len, domains))) or ()
     )
     for name in ("one", "two"):
         train(short(tmp_path / name, data_dir=noise_folder, cache=tmp_path / "cache", **SETTINGS))
@@ -121,4 +121,4 @@ def test_an_epoch_has_the_images_of_now_which_are_listed_once(noise_folder, tmp_
     resolve(after.config.replace(trial=1, steps=None))  # counts the images, as a sweep does for its plan
     assert len(listed) == 3
     (noise_folder / "a" / "dark" / "0.png").unlink()
-    assert sum(map(len, run_data.load_dataset(after.config).domains)) == 119
+    assert sum(map(len, run_dataset.load_dataset(after.config).domains)) == 119

@@ -1,27 +1,84 @@
-"""The data of a run: load it as the settings say, notice that it changed, and decode every image before training."""
+"""The dataset of a run: count and load its images, notice that they changed, and decode each before training."""
 
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from swad.testbed.data import benchmarks
 from swad.testbed.data.cache import default_folder
 from swad.testbed.data.domains import ArrayDomain, Dataset, Domain, FileDomain, ImageSpec
 from swad.testbed.data.shards import ShardDomain
-from swad.testbed.data.splits import Sources
+from swad.testbed.data.splits import Sources, hold_out, n_train
 from swad.testbed.data.verify import find_bad_images
-from swad.testbed.training.defaults import load_data
-from swad.testbed.training.recipe import IMAGENET
-from swad.testbed.training.resolved_config import ResolvedConfig
+from swad.testbed.training.config import ResolvedConfig, RunConfig
+from swad.testbed.training.recipes import recipe_of
 from swad.testbed.training.run_dir import RunError
 from swad.util.images import DataError
 from swad.util.names import listed
 from swad.util.progress import Progress
+
+
+def training_images(config: RunConfig) -> tuple[int, ...]:
+    """Return the number of training images of every source domain."""
+    benchmark = benchmarks.get(config.dataset)
+    if benchmark.counts and config.check_counts:
+        counts = [count for name, count in benchmark.counts.items() if name not in config.targets]
+        return tuple(n_train(count, three_way=config.three_way) for count in counts)
+    return _count_training_images(_key(config), config.targets, config.trial, config.three_way)
+
+
+def count_images(config: RunConfig) -> int:
+    """Return the number of images of the dataset of a run."""
+    return _count_images(_key(config))
+
+
+def load_data(config: RunConfig, counted: bool) -> Dataset:
+    """Load the dataset of a run; if its images were just `counted`, they are not listed again."""
+    if not counted:
+        _load.cache_clear()
+    try:
+        return _load(_key(config))
+    finally:
+        _load.cache_clear()
+
+
+def forget_images() -> None:
+    """Count images again: in a notebook, some may have been added or removed since the last training."""
+    _count_training_images.cache_clear()
+    _count_images.cache_clear()
+    _load.cache_clear()
+
+
+@cache
+def _count_training_images(
+    key: tuple[Any, ...], targets: tuple[str, ...], trial: int, three_way: bool
+) -> tuple[int, ...]:
+    sources = hold_out(_load(key), targets, trial=trial, three_way=three_way).sources
+    return tuple(len(part) for part in sources.train)
+
+
+@cache
+def _count_images(key: tuple[Any, ...]) -> int:
+    return sum(map(len, _load(key).domains))
+
+
+def _key(config: RunConfig) -> tuple[Any, ...]:
+    options = json.dumps(config.dataset_options, sort_keys=True)
+    return (benchmarks.get(config.dataset).name, config.data_dir, config.check_counts, options)
+
+
+@lru_cache(1)
+def _load(key: tuple[Any, ...]) -> Dataset:
+    dataset, folder, check_counts, options = key
+    return benchmarks.load(dataset, folder, check_counts=check_counts, **json.loads(options))
 
 
 def load_dataset(config: ResolvedConfig, data_dir: Path | None = None, *, counted: bool = False) -> Dataset:
@@ -38,12 +95,11 @@ def load_dataset(config: ResolvedConfig, data_dir: Path | None = None, *, counte
 
 def image_spec(config: ResolvedConfig, spec: ImageSpec) -> ImageSpec:
     """Return the form of the images of a run: that of the dataset, with the changes that the settings ask for."""
-    imagenet = config.recipe == IMAGENET
     values = {
         "size": config.image_size,
         "mean": config.image_mean,
         "std": config.image_std,
-        "center_crop": imagenet or None,
+        "center_crop": recipe_of(config).center_crop,
     }
     changes: dict[str, Any] = {name: value for name, value in values.items() if value is not None}
     return replace(spec, **changes)
