@@ -7,11 +7,13 @@ from collections.abc import Mapping, Sequence
 from torch import Tensor
 
 from swad.testbed.data.splits import Sources
+from swad.testbed.results.predictions import PREDICTIONS, write_predictions
 from swad.testbed.results.records import Record
 from swad.testbed.results.run_data import RunData
 from swad.testbed.results.trackers.tracking import Tracking
 from swad.testbed.training.callback import RunCallback
 from swad.testbed.training.export import model_card, save_weights
+from swad.testbed.training.predictions import Predictions
 from swad.testbed.training.resolved_config import ResolvedConfig
 from swad.testbed.training.run_dir import WEIGHTS, RunDir, disk_errors
 
@@ -56,6 +58,12 @@ class RunOutput:
     def records(self) -> list[Record]:
         """Return all records of the run in the main process, none elsewhere."""
         return [] if self._run_dir is None else self._run_dir.records()
+
+    def save_predictions(self, predictions: Predictions, classes: Sequence[str]) -> None:
+        """Save what every set of weights predicts."""
+        if self._run_dir is not None:
+            with disk_errors(self._config.output / PREDICTIONS):
+                write_predictions(self._config.output, classes, predictions.parts, predictions.outputs)
 
     def save_weights(
         self,

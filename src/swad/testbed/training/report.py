@@ -18,6 +18,7 @@ from swad.testbed.training.callback import RunCallback
 from swad.testbed.training.evaluation import Evaluator, score_records
 from swad.testbed.training.export import cpu_weights
 from swad.testbed.training.output import RunOutput, weights_file
+from swad.testbed.training.predictions import Predictions
 from swad.testbed.training.range_warnings import range_warnings
 from swad.testbed.training.result import RunResult, averaged_range
 from swad.testbed.training.state import Training
@@ -39,6 +40,7 @@ def report(
     ranges = {name: averaged_range(average.status) for name, average in training.averages.items()}
     scores: dict[str, dict[str, dict[str, dict[str, float]]]] = {}
     files: dict[str, str] = {}
+    predictions = Predictions(sources, target) if config.predictions else None
     for name, description, weights in _final_weights(training):
         callback.on_stage(f"evaluating {name}")
         model.load_state_dict(weights)
@@ -50,6 +52,8 @@ def report(
         final_scores = evaluator.final_scores(model, target)
         training.clock.evaluation += time.perf_counter() - evaluation_start
         output.append(score_records(config.name, training.step, final_scores, name))
+        if predictions is not None:
+            predictions.add(name, final_scores)
         scores[name] = {
             domain: {split: {"loss": score.loss, "accuracy": score.accuracy} for split, score in splits.items()}
             for domain, splits in final_scores.items()
@@ -58,6 +62,8 @@ def report(
         files[name] = output.save_weights(
             name, weights, description, sources, training.step, ranges.get(name), scores[name]
         )
+    if predictions is not None:
+        output.save_predictions(predictions, sources.classes)
     for step in config.snapshots:
         if step <= training.step:
             files[snapshot_name(step)] = weights_file(snapshot_name(step))
