@@ -320,6 +320,11 @@ class RunConfig:
     snapshots: tuple[int, ...] = setting(
         (), role="output", free_on_resume=False, help="Save the live weights after these steps, e.g. 2500,3500,4500."
     )
+    predictions: bool = setting(
+        True,
+        role="output",
+        help="Keep what all reported weights predict for every image of the final evaluation, in `predictions.npz`.",
+    )
     keep_segments: bool = setting(
         False,
         role="output",

@@ -23,6 +23,7 @@ from swad.tensors.batch_norms import running_statistics
 from swad.testbed.algorithms.base import Algorithm
 from swad.testbed.data.loaders import Loader
 from swad.testbed.data.splits import Sources, Target
+from swad.testbed.results.predictions import PREDICTIONS, write_predictions
 from swad.testbed.results.records import Record
 from swad.testbed.results.run_data import RunData
 from swad.testbed.results.trackers.tracking import Tracking
@@ -32,6 +33,7 @@ from swad.testbed.training.distributed import Dist
 from swad.testbed.training.evaluation import Evaluator, score_records
 from swad.testbed.training.export import cpu_weights, model_card, save_weights
 from swad.testbed.training.numerics import autocast
+from swad.testbed.training.predictions import Predictions
 from swad.testbed.training.run_dir import WEIGHTS, RunDir, RunResult, disk_errors
 from swad.testbed.training.state import Training
 from swad.util.names import snapshot_name
@@ -86,6 +88,12 @@ class RunOutput:
         """Return all records of the run in the main process, none elsewhere."""
         return [] if self._run_dir is None else self._run_dir.records()
 
+    def save_predictions(self, predictions: Predictions, classes: Sequence[str]) -> None:
+        """Save what every set of weights predicts."""
+        if self._run_dir is not None:
+            with disk_errors(self._config.output / PREDICTIONS):
+                write_predictions(self._config.output, classes, predictions.parts, predictions.outputs)
+
     def save_weights(
         self,
         name: str,
@@ -128,6 +136,7 @@ def report(
     ranges = {name: averaged_range(average.status) for name, average in training.averages.items()}
     scores: dict[str, dict[str, dict[str, dict[str, float]]]] = {}
     files: dict[str, str] = {}
+    predictions = Predictions(sources, target) if config.predictions else None
     for name, description, weights in _final_weights(training):
         callback.on_stage(f"evaluating {name}")
         model.load_state_dict(weights)
@@ -139,6 +148,8 @@ def report(
         final_scores = evaluator.final_scores(model, target)
         training.clock.evaluation += time.perf_counter() - evaluation_start
         output.append(score_records(config.name, training.step, final_scores, name))
+        if predictions is not None:
+            predictions.add(name, final_scores)
         scores[name] = {
             domain: {split: {"loss": score.loss, "accuracy": score.accuracy} for split, score in splits.items()}
             for domain, splits in final_scores.items()
@@ -147,6 +158,8 @@ def report(
         files[name] = output.save_weights(
             name, weights, description, sources, training.step, ranges.get(name), scores[name]
         )
+    if predictions is not None:
+        output.save_predictions(predictions, sources.classes)
     for step in config.snapshots:
         if step <= training.step:
             files[snapshot_name(step)] = weights_file(snapshot_name(step))
