@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from swad.testbed.measure.run_surface import measure_surfaces, report_surfaces
-from swad.testbed.paper.base import Reproduction, Results, each_dataset
 from swad.testbed.paper.figure3 import write_figure_page
+from swad.testbed.paper.reproduction import PaperRuns, Reproduction, each_dataset
 from swad.testbed.paper.trainings import ERM
 from swad.testbed.results.report import Report
 from swad.testbed.results.runs import load_run
@@ -15,23 +15,23 @@ from swad.testbed.results.runs import load_run
 DATASETS = ("PACS",)
 
 
-def _measure(results: Results, dataset: str, names: Sequence[str]) -> Report:
-    config = results.config
+def _measure(paper_runs: PaperRuns, dataset: str, names: Sequence[str]) -> Report:
+    config = paper_runs.config
     paths, notes = measure_surfaces(
-        [run.path for run in results.first_trial(dataset, ERM)],
+        [run.path for run in paper_runs.first_trial(dataset, ERM)],
         data=config.data,
         steps=config.grid,
         n_images=config.images,
-        **results.measuring,
+        **paper_runs.measure_options,
     )
-    stem, folder = "-".join(["figure4", *names]), results.folder("figure4")
+    stem, folder = "-".join(["figure4", *names]), paper_runs.folder("figure4")
     report = report_surfaces(paths, ["plane"], output=folder, stem=stem, formats=config.formats)
     return replace(report, tables=(*notes, *report.tables))
 
 
-def _build(results: Results) -> Report:
-    report = each_dataset(_measure, DATASETS)(results)
-    page = write_figure_page(results.folder("figure4"), [load_run(path.parent) for path in report.row_files])
+def _build(paper_runs: PaperRuns) -> Report:
+    report = each_dataset(_measure, DATASETS)(paper_runs)
+    page = write_figure_page(paper_runs.folder("figure4"), [load_run(path.parent) for path in report.row_files])
     return replace(report, written=(*report.written, page))
 
 

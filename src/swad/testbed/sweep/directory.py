@@ -27,7 +27,7 @@ from swad.testbed.results.failures import FAILURE
 from swad.testbed.results.records import DONE, LOCK
 from swad.testbed.results.runs import RunList, load_run
 from swad.testbed.results.selection import choose
-from swad.testbed.sweep.plan import RUNS, Plan, PlannedRun, Search, expand, merge, same_request
+from swad.testbed.sweep.plan import RUNS, PlannedRun, Search, SweepPlan, expand, merge, same_request
 from swad.testbed.sweep.search import Point
 from swad.testbed.sweep.spec import SweepSpec
 from swad.testbed.training.config import ConfigError, RunConfig
@@ -54,7 +54,7 @@ class SweepDir:
         self.choices: dict[str, Point] = {}
         """What was chosen, by the names of searches, as far as a plan was asked for."""
         self._chosen: dict[tuple[str, ...], Point] = {}
-        self._planned: tuple[Sequence[SweepSpec] | None, Sequence[SweepSpec], Plan] = (None, (), Plan(()))
+        self._planned: tuple[Sequence[SweepSpec] | None, Sequence[SweepSpec], SweepPlan] = (None, (), SweepPlan(()))
         # A finished run does not change any more.
         self._done: set[str] = set()
         self._seconds: dict[str, float | None] = {}
@@ -100,11 +100,15 @@ class SweepDir:
     def require(self) -> None:
         """Require that there is a sweep in the directory."""
         if not self.specs:
-            raise ConfigError([f"{self.path} contains no sweep ({SWEEP}): give the --output of a `swad sweep run`"])
+            raise ConfigError(
+                [
+                    f"{self.path} contains no sweep ({SWEEP}): give the directory of a sweep, which `swad sweep run` makes (--output)"
+                ]
+            )
 
     # -- runs -----------------------------------------------------------------------------------------------------
 
-    def plan(self, specs: Iterable[SweepSpec] | None = None) -> Plan:
+    def plan(self, specs: Iterable[SweepSpec] | None = None) -> SweepPlan:
         """Return the runs of some specs, by default of all; runs that follow a choice as far as it is known."""
         requested = self.specs if specs is None else [spec.with_domains() for spec in specs]
         return merge([expand(spec, self.path, self.choose) for spec in requested])
@@ -151,9 +155,9 @@ class SweepDir:
             return State.RUNNING
         return State.FAILED if FAILURE in names else State.PENDING
 
-    def unfinished(self, plan: Plan) -> Plan:
+    def unfinished(self, plan: SweepPlan) -> SweepPlan:
         """Return what is left of a plan: the runs that are not finished, and those that wait for a choice."""
-        return Plan(tuple(run for run in plan.runs if self.state(run) is not State.DONE), plan.searches)
+        return SweepPlan(tuple(run for run in plan.runs if self.state(run) is not State.DONE), plan.searches)
 
     def seconds(self, run: PlannedRun) -> float | None:
         """Return the time that a finished run took; None if its `done.json` does not say."""

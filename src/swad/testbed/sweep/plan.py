@@ -81,7 +81,7 @@ class Search:
 
 
 @dataclass(frozen=True)
-class Plan:
+class SweepPlan:
     """The runs that are known now, and the searches whose choice is not known yet."""
 
     runs: tuple[PlannedRun, ...]
@@ -126,7 +126,7 @@ Choose = Callable[[Search], Point | None]
 """Returns the chosen point of a search; None if it is not complete."""
 
 
-def expand(spec: SweepSpec, directory: Path | str, choose: Choose = lambda search: None) -> Plan:
+def expand(spec: SweepSpec, directory: Path | str, choose: Choose = lambda search: None) -> SweepPlan:
     """Return the runs of a valid spec.
 
     Args:
@@ -148,10 +148,10 @@ def expand(spec: SweepSpec, directory: Path | str, choose: Choose = lambda searc
             for targets, trial in search.repeats:
                 repeated = factory.runs(trial, [point], [targets], "repeat")
                 runs.update((run.key, run) for run in repeated if run.key not in runs)
-    return Plan(tuple(runs.values()), tuple(searches))
+    return SweepPlan(tuple(runs.values()), tuple(searches))
 
 
-def merge(plans: Sequence[Plan]) -> Plan:
+def merge(plans: Sequence[SweepPlan]) -> SweepPlan:
     """Return the union of plans. Of runs with one key the last is kept, whose machine settings are the latest."""
     runs = {run.key: run for plan in plans for run in plan.runs}
     searches: list[Search] = []
@@ -162,7 +162,7 @@ def merge(plans: Sequence[Plan]) -> Plan:
         repeats = tuple(name for name in search.repeats if (choice, name) not in waiting)
         waiting.update((choice, name) for name in repeats)
         searches.append(dataclasses.replace(search, repeats=repeats))
-    return Plan(tuple(runs.values()), tuple(searches))
+    return SweepPlan(tuple(runs.values()), tuple(searches))
 
 
 def dataset_label(dataset: str, data: Path | None) -> str:

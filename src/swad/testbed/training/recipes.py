@@ -385,7 +385,7 @@ class ImageNetRecipe(DomainBedRecipe):
         """Warm-up and decay, then what the schedule says."""
         decays = config.lr_schedule == "decay"
         end, low = (config.total_steps, 0.0) if decays else (averaging_plan(config).late, self.LOW)
-        return lr_schedule.Decay(self.warmup_steps(config), end, low, cycle=self.cycle_steps(config))
+        return lr_schedule.WarmupDecay(self.warmup_steps(config), end, low, cycle=self.cycle_steps(config))
 
     def lr_scale(self, batch_size: int) -> float:
         """The learning rate grows with the batch."""
