@@ -136,7 +136,7 @@ def test_unexpected_choices_are_noted(tmp_path, monkeypatch):
     net = pacs(tmp_path, dataset="DomainNet", target="clipart", device="cuda")
     assert notes(net) == [
         "using the torchvision input pipeline: the cache of decoded images would take 115 GB, more than the default "
-        "limit of 32 GB; set input_pipeline=gpu (--input-pipeline) to build it"
+        "limit of 32 GB; set input_pipeline to gpu (--input-pipeline) to build it"
     ]
     assert notes(net.replace(device="auto")) == notes(net)
     monkeypatch.setattr(resolve_module, "_count_files", lambda folder: 10**6)
@@ -147,7 +147,7 @@ def test_unexpected_choices_are_noted(tmp_path, monkeypatch):
     assert not notes(pacs(tmp_path))
     assert notes(pacs(tmp_path).replace(cache_size=64)) == [
         "cache_size: ignored, because the torchvision input pipeline uses no image cache; "
-        "set input_pipeline=gpu (--input-pipeline) to use one"
+        "set input_pipeline to gpu (--input-pipeline) to use one"
     ]
     monkeypatch.setattr(resolve_module, "training_images", lambda config: (5000,))
     monkeypatch.setattr(resolve_module, "_count_files", lambda folder: pytest.fail("the recipe builds no cache"))

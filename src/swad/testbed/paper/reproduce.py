@@ -51,7 +51,8 @@ def item_specs(items: Sequence[Reproduction], config: PaperConfig) -> list[Sweep
     """Return the sweeps of several items, each once. Items that the trials cannot give are an error."""
     if 0 not in config.trials and (lacking := [item.name for item in items if item.snapshots]):
         raise ValueError(
-            f"{' and '.join(lacking)} cannot be made: only runs of trial 0 keep snapshots; add 0 to the trials (--trial)"
+            f"{' and '.join(lacking)} cannot be made: only runs of trial 0 keep snapshots; add 0 to the trials "
+            "(--trial)"
         )
     specs: list[SweepSpec] = []
     for item in items:

@@ -100,11 +100,7 @@ class SweepDir:
     def require(self) -> None:
         """Require that there is a sweep in the directory."""
         if not self.specs:
-            raise ConfigError(
-                [
-                    f"{self.path} contains no sweep ({SWEEP}): give the directory of a sweep, which `swad sweep run` makes (--output)"
-                ]
-            )
+            raise ConfigError([f"{self.path} contains no sweep ({SWEEP}): name the directory of a `swad sweep run`"])
 
     # -- runs -----------------------------------------------------------------------------------------------------
 

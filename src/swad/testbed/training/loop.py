@@ -108,9 +108,9 @@ def train(
         callbacks = [] if callback is None else [callback]
         if progress:
             # Imported here because it needs rich, which training does not.
-            from swad.testbed.training.callback import DisplayCallback, make_display
+            from swad.testbed.training.callback import make_display
 
-            callbacks.append(DisplayCallback(resolved.name, stack.enter_context(make_display(1))))
+            callbacks.append(stack.enter_context(make_display(1)).of_run(resolved.name))
         events = combine(callbacks)
         if not in_main_process():
             events = RunCallback()

@@ -121,7 +121,7 @@ def resolution_notes(config: RunConfig, resolved: ResolvedConfig) -> list[str]:
     lr = resolved.hyperparameters["lr"]
     if resolved.weights == "random" and lr == Defaults.lr and "lr" not in config.hyperparameters:
         notes.append(
-            f"lr is {lr:g}, the default for fine-tuning, but the weights are random: set a higher lr, such as 1e-3 (--set lr=1e-3)"
+            f"lr is {lr:g}, the default for fine-tuning, but the weights are random: set a higher one (--set lr=1e-3)"
         )
     recipe = recipe_of(resolved)
     if reads_cache(resolved):
@@ -133,7 +133,8 @@ def resolution_notes(config: RunConfig, resolved: ResolvedConfig) -> list[str]:
         size = _cache_bytes(config, _count_images(on_device)) / 1e9
         notes.append(
             f"using the torchvision input pipeline: the cache of decoded images would take {size:,.0f} GB, more than "
-            f"the default limit of {LARGEST_DEFAULT_CACHE / 1e9:,.0f} GB; set input_pipeline=gpu (--input-pipeline) to build it"
+            f"the default limit of {LARGEST_DEFAULT_CACHE / 1e9:,.0f} GB; set input_pipeline to gpu (--input-pipeline) "
+            "to build it"
         )
     if benchmark.image_spec.low_res and (given := recipe.apply(config).augmentation):
         notes.append(f"augmentation ({', '.join(given)}): ignored, because low-resolution images are not augmented")

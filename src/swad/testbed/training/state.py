@@ -322,7 +322,9 @@ def build_algorithm(
 
 def _run_info(config: ResolvedConfig, sources: Sources, dist: Dist, batch_size: int, n_preparation: int) -> RunInfo:
     image_spec, pooled, recipe = sources.image_spec, config.batches == "pooled", recipe_of(config)
-    domain_sizes = recipe.domain_sizes([len(split) for split in sources.train])
+    domain_sizes = tuple(len(split) for split in sources.train)
+    if recipe.large:
+        domain_sizes = (sum(domain_sizes),)
     n_groups = 1 if pooled else len(domain_sizes)
     return RunInfo(
         domain_sizes,
@@ -335,7 +337,7 @@ def _run_info(config: ResolvedConfig, sources: Sources, dist: Dist, batch_size: 
         pooled=pooled,
         optimizer=config.optimizer,
         momentum=config.momentum or 0.0,
-        lr_scale=recipe.lr_scale(batch_size),
+        lr_scale=batch_size / recipe.lr_batch if recipe.lr_batch else 1.0,
         gather=partial(dist.gather, n_groups),
         local_shard=partial(dist.local_shard, n_groups),
     )
