@@ -11,9 +11,9 @@ from pathlib import Path
 import pandas as pd
 
 from swad.testbed.paper.accuracy import DIFFERENCE
-from swad.testbed.paper.base import Results, availability_notes
-from swad.testbed.paper.config import PaperConfig
 from swad.testbed.paper.items import ITEMS
+from swad.testbed.paper.paper_config import PaperConfig
+from swad.testbed.paper.reproduction import PaperRuns, availability_notes
 from swad.testbed.paper.trainings import Training
 from swad.testbed.results.column_marks import LOWER
 from swad.testbed.results.compare import compare, units_of_methods
@@ -48,7 +48,7 @@ def table5(source: Path) -> Table:
     return _of_paper(source, "table5")
 
 
-class _KeptResults(Results):
+class _KeptRuns(PaperRuns):
     """Kept runs have lost their place in a sweep: they are found by the settings of the training instead."""
 
     def __init__(self, source: Path) -> None:
@@ -70,7 +70,7 @@ class _KeptResults(Results):
 
 def _of_paper(source: Path, name: str) -> Table:
     """Build a table as `swad reproduce` does, and leave out the columns that have no number of ours."""
-    results = _KeptResults(source)
+    results = _KeptRuns(source)
     (table,) = ITEMS[name].build(results).tables
     ours = [row for row in table.rows if row.group not in (PAPER, DIFFERENCE)]
     kept = [i for i in range(len(table.columns)) if any(row.cells[i].printed != "–" for row in ours)]

@@ -29,7 +29,7 @@ from swad.testbed.data.splits import DomainSplit, hold_out
 from swad.testbed.paper.demo import make_configs
 from swad.testbed.training.distributed import Dist
 from swad.testbed.training.resolve import resolve
-from swad.testbed.training.state import Training
+from swad.testbed.training.state import TrainingState
 
 
 def demo_loops() -> dict[str, Callable[[], object]]:
@@ -37,7 +37,7 @@ def demo_loops() -> dict[str, Callable[[], object]]:
     config = resolve(make_configs(Path("unused"), (0,), None, "cpu")[0])
     torch.set_num_threads(config.threads or torch.get_num_threads())
     sources = hold_out(benchmarks.load("digits", None), config.targets).sources
-    training = Training(config, sources, Dist(torch.device("cpu")), None, lambda text: None)
+    training = TrainingState(config, sources, Dist(torch.device("cpu")), None, lambda text: None)
     stream = training.loader.inputs(1, 10**9)
     model = copy.deepcopy(training.predictor)
     mean = torch.optim.swa_utils.AveragedModel(model)

@@ -48,7 +48,7 @@ from swad.testbed.training.dataset import image_spec
 from swad.testbed.training.distributed import Dist
 from swad.testbed.training.recipes import ImageNetRecipe
 from swad.testbed.training.resolve import fill_defaults
-from swad.testbed.training.state import Training
+from swad.testbed.training.state import TrainingState
 from swad.util.cpu import available_cores
 
 AVERAGES = ("without_opt_overfit:as=swad", "swa", "ema")
@@ -57,7 +57,7 @@ HOST_BATCHES = 4
 """Different batches in pinned memory, used in turn."""
 
 
-def make_training(network: str, batch_size: int, micro_batch: int, size: int, device: str) -> Training:
+def make_training(network: str, batch_size: int, micro_batch: int, size: int, device: str) -> TrainingState:
     """Return the training that `swad train imagenet` builds, for images that do not exist."""
     requested = RunConfig.from_options(
         dataset="imagenet", target="none", output="unused", data_dir="unused", network=network, averages=AVERAGES,
@@ -70,7 +70,7 @@ def make_training(network: str, batch_size: int, micro_batch: int, size: int, de
     classes = tuple(map(str, range(N_CLASSES)))
     spec = image_spec(config, ImageSpec())
     sources = Sources(classes, spec, (train,), (val,), ())
-    return Training(config, sources, Dist(torch.device(device)), None, print)
+    return TrainingState(config, sources, Dist(torch.device(device)), None, print)
 
 
 def host_batches(n: int, size: int, device: str) -> list[Tensor]:
@@ -79,7 +79,7 @@ def host_batches(n: int, size: int, device: str) -> list[Tensor]:
     return [batch.pin_memory() for batch in batches] if device == "cuda" else batches
 
 
-def our_step(training: Training, batches: list[Tensor]) -> Callable[[], object]:
+def our_step(training: TrainingState, batches: list[Tensor]) -> Callable[[], object]:
     """Return a function that makes the next step of a training."""
     loader = training.loader
 
@@ -96,7 +96,7 @@ def our_step(training: Training, batches: list[Tensor]) -> Callable[[], object]:
 
 
 def plain_steps(
-    training: Training, batches: list[Tensor], compiled: Callable[..., Any]
+    training: TrainingState, batches: list[Tensor], compiled: Callable[..., Any]
 ) -> dict[str, Callable[[], None]]:
     """Return functions that make a step of a plain loop, with one optimizer, one loss and no average, by name."""
     device, spec, network = training.loader.device, training.sources.image_spec, training.config.network

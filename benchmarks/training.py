@@ -41,7 +41,7 @@ from swad.testbed.training.config import RunConfig
 from swad.testbed.training.distributed import Dist
 from swad.testbed.training.evaluation import Evaluator
 from swad.testbed.training.resolve import resolve
-from swad.testbed.training.state import Training
+from swad.testbed.training.state import TrainingState
 from swad.testbed.training.step import EAGER
 
 AVERAGES = ("swad", "swad_text", "swad_reference", "swa", "ema")
@@ -104,7 +104,7 @@ def measure(
     dist = Dist(torch.device(device))
     used = cache if row.input_pipeline == "gpu" else None
     start = time.perf_counter()
-    training = Training(config, sources, dist, used, lambda text: None)
+    training = TrainingState(config, sources, dist, used, lambda text: None)
     if training.engine.kind != row.engine:
         raise SystemExit(
             f"{row.name!r} needs the engine {row.engine}, and this machine only supports {training.engine.kind}"
@@ -176,7 +176,7 @@ def plain(network: str, device: str, steps: int, mode: str | None, batch_size: i
     return {"step_ms": ms, "images_per_s": batch_size / ms * 1e3, "first_step_s": first}
 
 
-def split(training: Training, stream: object, steps: int, device: str) -> dict[str, float]:
+def split(training: TrainingState, stream: object, steps: int, device: str) -> dict[str, float]:
     """Measure each part of a step alone."""
     as_run = captured if training.engine.kind != EAGER else lambda function: function
     number, inputs = next(stream)  # type: ignore[call-overload]

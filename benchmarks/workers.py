@@ -46,7 +46,7 @@ PARTS = {
     "images to device": ("swad.testbed.data.images", "build_store"),
     "build network": ("swad.testbed.models.networks", "build"),
     "fuse kernels": ("swad.testbed.training.state", "fuse_kernels"),
-    "save weights": ("swad.testbed.training.report", "save_weights"),
+    "save weights": ("swad.testbed.training.output", "save_weights"),
 }
 """Functions outside steps and evaluation, which do not call one another."""
 

@@ -6,9 +6,9 @@ import pytest
 
 pytest.importorskip("matplotlib")
 
-from swad.testbed.paper.config import make_config
 from swad.testbed.paper.items import ITEMS
-from swad.testbed.paper.run import cost_of
+from swad.testbed.paper.paper_config import make_config
+from swad.testbed.paper.reproduce import cost_of
 from swad.testbed.results.failures import write_failure
 from swad.testbed.sweep.directory import SweepDir
 
@@ -84,7 +84,7 @@ def test_a_dataset_without_images_is_named(here: Call, tmp_path):
         (["reproduce", "figure3", "--scale", "smoke", "--radii=-1"], "radii must be different numbers of 0 or more"),
         (
             ["reproduce", "figure2", "--trial", "1"],
-            "figure2 cannot be made: only runs of trial 0 keep snapshots; add 0 to --trial",
+            "figure2 cannot be made: only runs of trial 0 keep snapshots; add 0 to the trials (--trial)",
         ),
         (["reproduce", "table2", "--scale", "full"], "give the directory that contains them (--data), or use"),
         (["reproduce", "table2", "--data", "."], "(PACS, VLCS, OfficeHome, TerraIncognita, DomainNet), but . has none"),

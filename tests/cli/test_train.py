@@ -203,7 +203,7 @@ def test_repeated_values_train_once_and_skipped_files_are_reported(here, tmp_pat
     assert text.count(": finished (") == text.count("finished (1 of 1)") == 1
     assert "ignored 1 file without an image extension, e.g. east/cat/x.gif" in text
     assert text.count("class dog has no images in north; the labels of other classes do not change") == 1
-    assert "--cache-size: ignored" in text
+    assert "cache_size: ignored" in text
 
 
 def test_an_algorithm_with_sam_has_a_directory_of_its_own(here, tmp_path):

@@ -22,7 +22,7 @@ from helpers import few_digits
 from helpers.runs import interrupt_at, short
 from swad.testbed.data.benchmarks import digits
 from swad.testbed.training import loop
-from swad.testbed.training.loop import Interrupted, RunError, train
+from swad.testbed.training.loop import RunError, RunInterrupted, train
 
 
 def train_short(run_dir: Path, changes: dict[str, object]) -> None:
@@ -56,7 +56,7 @@ def main() -> None:
         step = changes.pop("interrupt_at", None)
         config = short(Path(run_dir), **changes)
         if step is not None:
-            with suppress(Interrupted):
+            with suppress(RunInterrupted):
                 train(config, callback=interrupt_at(step))
         try:
             result = train(config)

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable
 
 from swad.testbed.averages.registry import parse_all
 from swad.testbed.data import benchmarks
-from swad.testbed.paper.base import Reproduction
-from swad.testbed.paper.config import PaperConfig
-from swad.testbed.paper.run import item_specs
+from swad.testbed.paper.paper_config import PaperConfig
+from swad.testbed.paper.reproduce import item_specs
+from swad.testbed.paper.reproduction import Reproduction
 from swad.testbed.results.records import Record, RecordWriter
 from swad.testbed.sweep.directory import SweepDir
 from swad.testbed.training.config import RunConfig

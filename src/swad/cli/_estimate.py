@@ -14,7 +14,7 @@ from swad.testbed.data import benchmarks
 from swad.testbed.sweep import checks
 from swad.testbed.sweep.directory import SweepDir
 from swad.testbed.sweep.estimate import GroupEstimate, describe_costs, estimate
-from swad.testbed.sweep.plan import Plan
+from swad.testbed.sweep.plan import SweepPlan
 from swad.testbed.sweep.spec import SweepSpec
 from swad.util.names import counted
 from swad.util.progress import duration, progress_report
@@ -53,7 +53,7 @@ def print_estimate(
     _print_costs(estimates, slots, missing, "the other runs" if done else "all runs")
 
 
-def _counts_table(plan: Plan) -> Table:
+def _counts_table(plan: SweepPlan) -> Table:
     datasets = list(dict.fromkeys(name for name, _, _ in plan.counts))
     algorithms = list(dict.fromkeys(name for _, name, _ in plan.counts))
     sums: Counter[tuple[str | None, str | None, str]] = Counter()  # None stands for all

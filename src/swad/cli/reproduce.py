@@ -10,13 +10,13 @@ from swad.cli import _options as parse
 from swad.cli import train
 from swad.cli._fields import Special, add_parameters, field_options
 from swad.cli._options import FORMATS, Jobs, JobsPerGpu, Launcher, LauncherOptions
-from swad.testbed.paper.config import PAPER_SETTINGS
+from swad.testbed.paper.paper_config import PAPER_SETTINGS
 from swad.util.names import counted
 
 if TYPE_CHECKING:
     from swad.cli._launch import LaunchOptions
-    from swad.testbed.paper.base import Reproduction
-    from swad.testbed.paper.config import PaperConfig
+    from swad.testbed.paper.paper_config import PaperConfig
+    from swad.testbed.paper.reproduction import Reproduction
 
 EXAMPLES = """
 swad reproduce
@@ -68,9 +68,9 @@ def reproduce(
     """
     from swad.cli._launch import LaunchOptions, parse_launcher_options
     from swad.cli._problems import Problems
-    from swad.testbed.paper.config import make_config
     from swad.testbed.paper.items import ITEMS, get_items
-    from swad.testbed.paper.run import cost_lines, cost_of, estimate_line
+    from swad.testbed.paper.paper_config import make_config
+    from swad.testbed.paper.reproduce import cost_lines, cost_of, estimate_line
     from swad.util.progress import progress_report
 
     # Every value is parsed before anything is reported, so that all problems are listed together.
@@ -106,7 +106,7 @@ add_parameters(reproduce, [option.parameter for option in OPTIONS.values()])
 
 def _print_items(items: list[Reproduction], config: PaperConfig) -> None:
     from swad.cli._console import make_console, plain_table
-    from swad.testbed.paper.run import item_costs
+    from swad.testbed.paper.reproduce import item_costs
 
     columns = ("item", "title", "runs", "finished")
     table = plain_table(*columns, right=columns[2:], no_wrap=columns)
@@ -127,7 +127,7 @@ def _print_items(items: list[Reproduction], config: PaperConfig) -> None:
 def _train(items: list[Reproduction], config: PaperConfig, launch: LaunchOptions, retry_failed: bool) -> None:
     """Train the missing runs. Failed ones are listed: the items are built without them."""
     from swad.cli._launch import print_failures, start_workers
-    from swad.testbed.paper.run import train_missing
+    from swad.testbed.paper.reproduce import train_missing
     from swad.testbed.sweep.directory import SweepDir
 
     start = start_workers(SweepDir(config.output), launch, config.device)
@@ -139,13 +139,13 @@ def _train(items: list[Reproduction], config: PaperConfig, launch: LaunchOptions
 
 def _build(items: list[Reproduction], config: PaperConfig) -> None:
     from swad.cli._console import measuring, print_report
-    from swad.testbed.paper.base import Results
-    from swad.testbed.paper.run import INDEX, build_item
+    from swad.testbed.paper.reproduce import INDEX, build_item
+    from swad.testbed.paper.reproduction import PaperRuns
     from swad.testbed.training.run_dir import RunError
 
     not_built = []
     with measuring() as progress:
-        results = Results(config, progress)
+        results = PaperRuns(config, progress)
         for item in items:
             try:
                 report = build_item(item, results)

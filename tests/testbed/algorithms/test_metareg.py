@@ -18,8 +18,8 @@ from swad.testbed.data.loaders import Batch
 from swad.testbed.models import networks
 from swad.testbed.results.records import read_records
 from swad.testbed.training import loop, report
-from swad.testbed.training.loop import Interrupted, train
-from swad.testbed.training.state import Training
+from swad.testbed.training.loop import RunInterrupted, train
+from swad.testbed.training.state import TrainingState
 
 
 def softmax(scores):
@@ -213,7 +213,7 @@ def test_no_weights_of_the_preparation_enter_an_average(tmp_path, monkeypatch):
 def test_every_update_of_a_preparation_is_timed_and_processes_can_stop_in_it(tmp_path, monkeypatch):
     """Every update takes a second of this clock; several processes stop only where they agree."""
     seconds, agreed = [0.0], []
-    train_step, stop_requested = Training.train_step, loop._Run._stop_requested
+    train_step, stop_requested = TrainingState.train_step, loop._Run._stop_requested
 
     def timed(self, number, inputs):
         seconds[0] += 1
@@ -225,7 +225,7 @@ def test_every_update_of_a_preparation_is_timed_and_processes_can_stop_in_it(tmp
 
     for module in (loop, report):
         monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: seconds[0]))
-    monkeypatch.setattr(Training, "train_step", timed)
+    monkeypatch.setattr(TrainingState, "train_step", timed)
     monkeypatch.setattr(loop._Run, "_stop_requested", asked)
     train(short(tmp_path / "run", **SETTINGS))
     timings = {r.metric: r.value for r in read_records(tmp_path / "run") if r.metric.startswith("seconds")}
@@ -236,7 +236,7 @@ def test_every_update_of_a_preparation_is_timed_and_processes_can_stop_in_it(tmp
 def test_a_run_that_stops_in_its_preparation_resumes(tmp_path):
     train(short(tmp_path / "whole", **SETTINGS))
     config = short(tmp_path / "broken", **SETTINGS, checkpoint_every=1)
-    with pytest.raises(Interrupted, match="Run the same command again to train"):
+    with pytest.raises(RunInterrupted, match="Run the same command again to train"):
         train(config, callback=Preparation(3, lambda: os.kill(os.getpid(), signal.SIGINT)))
     crashed, resumed = Preparation(5, lambda: 1 / 0), Preparation()
     with pytest.raises(ZeroDivisionError):

@@ -15,7 +15,7 @@ from swad.testbed.training.config import ConfigError, ResolvedConfig, RunConfig
 from swad.testbed.training.distributed import Dist
 from swad.testbed.training.evaluation import evaluate_splits
 from swad.testbed.training.export import load_predictor, read_card
-from swad.testbed.training.loop import Interrupted, train
+from swad.testbed.training.loop import RunInterrupted, train
 from swad.testbed.training.resolve import resolve
 
 
@@ -28,7 +28,7 @@ def settings(name, **more):
 @pytest.mark.parametrize("name", ["mtl", "arm", "mixstyle", "sagnet", "dmg", "dson", "coral+sam", "mtl+sam"])
 @pytest.mark.usefixtures("few")
 def test_a_resumed_runs_predictor_has_the_recorded_scores(name, tmp_path):
-    with pytest.raises(Interrupted):
+    with pytest.raises(RunInterrupted):
         train(short(tmp_path / "cut", **settings(name)), callback=interrupt_at(5))
     result = train(short(tmp_path / "cut", **settings(name)))
     if name == "mtl+sam":  # the contract compares all others with an unbroken run

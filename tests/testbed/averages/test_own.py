@@ -12,7 +12,7 @@ from helpers.runs import interrupt_at, require_same, short
 from swad.averaging.group import AverageGroup
 from swad.testbed.averages import own, registry
 from swad.testbed.averages.registry import AverageError, Plan
-from swad.testbed.training.loop import Interrupted, train
+from swad.testbed.training.loop import RunInterrupted, train
 
 EXAMPLE = example("reference/writing-a-method.md", "AVERAGE = LateValley")
 LAWA = '''
@@ -136,7 +136,7 @@ def test_a_run_with_it_resumes_to_the_same_bits(tmp_path):
     averages = "own_late,own_lawa:k=2,as=latest,swad"
     whole = train(short(tmp_path / "whole", averages=averages))
     assert {"own_late", "latest", "swad"} <= whole.ranges.keys()
-    with pytest.raises(Interrupted):
+    with pytest.raises(RunInterrupted):
         train(short(tmp_path / "cut", averages=averages), callback=interrupt_at(6))
     train(short(tmp_path / "cut", averages=averages))
     require_same(tmp_path / "whole", tmp_path / "cut")

@@ -12,13 +12,13 @@ from helpers.tiny_runs import copied
 from swad.testbed.measure import engine
 from swad.testbed.measure.saved_run import open_run
 from swad.testbed.measure.surface import Surface
-from swad.testbed.paper.base import Results
-from swad.testbed.paper.config import make_config
 from swad.testbed.paper.cost import change_table, formula_table
 from swad.testbed.paper.figure1 import robust_table
 from swad.testbed.paper.figure2 import plane_corners, sampled_steps, sampling_table
 from swad.testbed.paper.items import ITEMS
-from swad.testbed.paper.run import build_item
+from swad.testbed.paper.paper_config import make_config
+from swad.testbed.paper.reproduce import build_item
+from swad.testbed.paper.reproduction import PaperRuns
 from swad.testbed.paper.sensitivity import sensitivity_table, settings_around
 from swad.testbed.paper.settings import COMPARISON, method_settings_table, search_space_table
 from swad.testbed.results.figures.robust_lines import RobustLine
@@ -103,7 +103,7 @@ def test_the_sensitivity_table_names_settings_as_the_paper_does():
 def test_without_a_finished_run_a_figure_says_so(tmp_path, name):
     config = make_config(scale="smoke", output=tmp_path)
     with pytest.raises(RunError, match="no run on digits is finished: add --retry-failed"):
-        build_item(ITEMS[name], Results(config))
+        build_item(ITEMS[name], PaperRuns(config))
 
 
 def test_our_settings_are_the_papers():

@@ -11,10 +11,10 @@ pytest.importorskip("matplotlib")
 pytest.importorskip("sklearn")
 
 
-from swad.testbed.paper.base import Reproduction, Results, each_dataset
-from swad.testbed.paper.config import PAPER_DATASETS, PaperConfig, make_config
 from swad.testbed.paper.items import ITEMS, get_items
-from swad.testbed.paper.run import INDEX, Cost, build_item, cost_of, item_costs, train_missing
+from swad.testbed.paper.paper_config import PAPER_DATASETS, PaperConfig, make_config
+from swad.testbed.paper.reproduce import INDEX, RunCounts, build_item, cost_of, item_costs, train_missing
+from swad.testbed.paper.reproduction import PaperRuns, Reproduction, each_dataset
 from swad.testbed.results.report import Report
 from swad.testbed.workers.work import work
 
@@ -31,13 +31,13 @@ from swad.testbed.workers.work import work
     ],
 )
 def test_figures_of_several_datasets_have_names_of_their_own(tmp_path, datasets, stems, notes):
-    def build(results, dataset, names):
-        path = results.folder("item") / "-".join(["item", *names])
+    def build(paper_runs, dataset, names):
+        path = paper_runs.folder("item") / "-".join(["item", *names])
         return Report((f"table of {dataset}",), (path,), (tmp_path / dataset,))
 
-    results = Results(PaperConfig(tmp_path, "full", datasets))
-    report = each_dataset(build, ["PACS", "VLCS"])(results)
-    measured = results.config.measured_datasets(["PACS", "VLCS"])
+    paper_runs = PaperRuns(PaperConfig(tmp_path, "full", datasets))
+    report = each_dataset(build, ["PACS", "VLCS"])(paper_runs)
+    measured = paper_runs.config.measured_datasets(["PACS", "VLCS"])
     assert list(report.tables) == [*(f"table of {name}" for name in measured), *notes]
     assert [path.name for path in report.written] == stems
     assert [path.name for path in report.row_files] == list(measured)
@@ -55,19 +55,19 @@ def test_every_item_is_built_from_shared_runs(tmp_path: Path, monkeypatch, quick
     monkeypatch.setattr("swad.testbed.sweep.run.run_sweep", lambda *_, **__: pytest.fail("nothing is missing"))
     for item in ITEMS.values():
         assert costs[item.name].missing == 0, item.name
-        report = build_item(item, Results(config))
+        report = build_item(item, PaperRuns(config))
         require_files(item, config, report)
         require_own_columns(item, config)
         if costs[item.name].total:
             assert "digits" in (config.output / item.name / f"{item.name}.txt").read_text(), item.name
         if item.name == "table5":
             monkeypatch.setattr("swad.testbed.paper.fit_on_val.open_run", lambda *_: pytest.fail("fitted"))
-            assert build_item(item, Results(config)).tables == report.tables
+            assert build_item(item, PaperRuns(config)).tables == report.tables
     require_five_methods(config.output / "figure3")
     assert (config.output / "figure1" / "figure1.svg").stat().st_size  # SWAD is not the last weights
 
 
-def require_shared_runs(config: PaperConfig, costs: dict[str, Cost]) -> None:
+def require_shared_runs(config: PaperConfig, costs: dict[str, RunCounts]) -> None:
     """Items share runs, and each run was trained once."""
     together = costs["all"].total
     assert together == cost_of(get_items(["all"]), config).total

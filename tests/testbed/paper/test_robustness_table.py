@@ -14,11 +14,11 @@ from swad.robustness.imagenet_c import EXTRA
 from swad.testbed.measure.imagenet_models import ImageNetModel
 from swad.testbed.measure.saved_run import SavedRun
 from swad.testbed.paper import robustness_table
-from swad.testbed.paper.base import Results
-from swad.testbed.paper.config import make_config
 from swad.testbed.paper.items import ITEMS
+from swad.testbed.paper.paper_config import make_config
+from swad.testbed.paper.reproduce import build_item, cost_of
+from swad.testbed.paper.reproduction import PaperRuns
 from swad.testbed.paper.robustness_table import find_benchmarks, find_rows, score_cell
-from swad.testbed.paper.run import build_item, cost_of
 from swad.testbed.results.imagenet_parts import PartResult
 from swad.testbed.results.published import table
 from swad.testbed.training.config import RunConfig
@@ -97,7 +97,7 @@ def test_runs_are_compared_with_the_paper(tmp_path, tiny_run, model, monkeypatch
     monkeypatch.setattr("swad.robustness.imagenet_r.N_IMAGES", 4)
     config = make_config(runs=tiny_run, data=data, output=tmp_path / "paper", device="cpu", workers=0, formats=("svg",))
     assert cost_of([ITEMS["table6"]], config).total == 0
-    report = build_item(ITEMS["table6"], Results(config))
+    report = build_item(ITEMS["table6"], PaperRuns(config))
     (built,) = report.tables
     assert [(row.name, row.group) for row in built.rows] == [
         *((name, "ours") for name in ("ERM", "SWA", "SWAD")),
@@ -123,6 +123,6 @@ def test_runs_are_compared_with_the_paper(tmp_path, tiny_run, model, monkeypatch
 def test_runs_need_the_benchmarks(tmp_path, tiny_run):
     config = make_config(runs=tiny_run, data=tmp_path, output=tmp_path / "paper")
     with pytest.raises(
-        RunError, match=r"--data must hold imagenet, imagenet-c, imagenet-r or bg_challenge: .* has none"
+        RunError, match=r"data \(--data\) must hold imagenet, imagenet-c, imagenet-r or bg_challenge: .* has none"
     ):
-        build_item(ITEMS["table6"], Results(config))
+        build_item(ITEMS["table6"], PaperRuns(config))

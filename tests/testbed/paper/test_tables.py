@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from helpers.stated_runs import write_stated_runs
-from swad.testbed.paper.base import Reproduction, Results
-from swad.testbed.paper.config import PAPER_DATASETS, PaperConfig
 from swad.testbed.paper.items import ITEMS
-from swad.testbed.paper.methods import Method, row_name
-from swad.testbed.paper.run import build_item, cost_of
+from swad.testbed.paper.methods import PaperMethod, row_name
+from swad.testbed.paper.paper_config import PAPER_DATASETS, PaperConfig
+from swad.testbed.paper.reproduce import build_item, cost_of
+from swad.testbed.paper.reproduction import PaperRuns, Reproduction
 from swad.testbed.paper.trainings import Training
 from swad.testbed.paper.with_swad import swad_tables
 from swad.testbed.results import published
@@ -39,7 +39,7 @@ def hash_of(config: RunConfig, weights: str) -> int:
 def build(name: str, config: PaperConfig) -> tuple[Table, dict[tuple[str, str, str], dict[str, str]]]:
     """Write the runs of an item, build it, and return its first table and the table's rows of its CSV file."""
     write_stated_runs([ITEMS[name]], config, stated)
-    report = build_item(ITEMS[name], Results(config))
+    report = build_item(ITEMS[name], PaperRuns(config))
     table = report.tables[0]
     assert isinstance(table, Table)
     return table, csv_rows(config, name, table.title)
@@ -134,8 +134,8 @@ def test_swad_on_top_is_that_of_the_selected_run(tmp_path: Path):
         return 0.5 + (lr if weights == "best" else -lr)
 
     assert write_stated_runs([item], config, accuracy) == 20
-    methods = [Method("CORAL", training), Method("CORAL + SWAD", training, "swad")]
-    [table] = swad_tables(Results(config), "Table", methods, ("PACS",))
+    methods = [PaperMethod("CORAL", training), PaperMethod("CORAL + SWAD", training, "swad")]
+    [table] = swad_tables(PaperRuns(config), "Table", methods, ("PACS",))
     [row] = table.rows
     assert [cell.value for cell in row.cells[:2]] == pytest.approx([50 + 100 * max(rates), 50 - 100 * max(rates)])
     assert row.cells[3].value is None  # one trial has no interval
@@ -174,7 +174,7 @@ def test_arrows_of_table3_are_computed(tmp_path: Path):
 def test_swa_of_table3_has_the_cyclic_learning_rate(tmp_path: Path):
     config = PaperConfig(tmp_path, datasets=("PACS",), data=tmp_path, trials=(0,))
     write_stated_runs([ITEMS["table3"]], config, lambda run, _: 0.7 if run.lr_schedule == "cyclic" else 0.6)
-    table = build_item(ITEMS["table3"], Results(config)).tables[0]
+    table = build_item(ITEMS["table3"], PaperRuns(config)).tables[0]
     assert isinstance(table, Table)
     ours = {row.name: row.cells[0].value for row in table.rows if row.group == "ours"}
     assert ours == pytest.approx({name: 70 if name == "SWA" else 60 for name in ours})
@@ -210,7 +210,7 @@ def test_the_papers_search_is_chosen_on_trial_0_and_used_for_the_others(tmp_path
     assert cost_of([item], config).missing == 2 * 4  # the choice is known now, and its runs are missing
     write_stated_runs([item], config, accuracy)
     assert cost_of([item], config).missing == 0
-    table = build_item(item, Results(config)).tables[0]
+    table = build_item(item, PaperRuns(config)).tables[0]
     assert isinstance(table, Table)
     cells = {row.name: row.cells for row in table.rows if row.group == "ours"}
     # 5e-5 is the default and is not stated; of the others, 3e-5 is the best. Its standard error over trials is 0.

@@ -132,7 +132,9 @@ def test_targets_of_a_misspelled_dataset_are_not_called_unknown():
 
 def test_a_setting_among_the_hyperparameters_is_reported_once_with_its_option():
     spec = SweepSpec(algorithms=("erm", "coral"), options={"hyperparameters": {"evaluate_every": 3}})
-    assert find_problems(spec) == ["evaluate_every is a setting of the run, not a hyperparameter: use --evaluate-every"]
+    assert find_problems(spec) == [
+        "evaluate_every is a setting of the run, not a hyperparameter: set it as one (--evaluate-every)"
+    ]
 
 
 def test_a_misspelled_hyperparameter_is_reported_once_for_each_algorithm():

@@ -87,29 +87,6 @@ def test_settings_of_the_machine_replace_the_earlier_ones(tmp_path):
     assert {str(run.config.data_dir) for run in sweep.plan().runs} == {"/moved"}
 
 
-def test_a_run_with_more_averages_serves_a_request_for_fewer(tmp_path):
-    sweep = SweepDir(tmp_path)
-    many = dataclasses.replace(SPEC, averages=("swad", "swa", "ema"), trials=(0, 1))
-    few = dataclasses.replace(SPEC, averages=("ema",), trials=(0, 1, 2), algorithms=("erm", "coral"))
-    sweep.add(many)
-    before = [run.key for run in sweep.plan().runs]
-    dry = sweep.plan([*sweep.specs, few])  # as a dry run does, before the request is added
-    sweep.add(few)
-    plan = sweep.plan()
-    assert [run.key for run in plan.runs] == [run.key for run in dry.runs]
-    assert len(plan.runs) == 2 + 1 + 3  # trial 2 of ERM, and CORAL, are new
-    assert [run.key for run in plan.runs][:2] == before
-    assert [run.key for run in sweep.plan([few]).runs][:2] == before
-    sweep.add(many)  # asked again: nothing changes
-    assert [run.key for run in sweep.plan().runs] == [run.key for run in plan.runs]
-    # A request for more averages, or with other settings, has runs of its own.
-    for other in (
-        dataclasses.replace(many, averages=("swad", "sma"), trials=(0,)),
-        dataclasses.replace(few, options={"steps": 7}, trials=(0,), algorithms=("erm",)),
-    ):
-        assert not {run.key for run in sweep.plan([other]).runs} & set(before)
-
-
 def test_many_writers_lose_no_request(tmp_path):
     specs = [dataclasses.replace(SPEC, trials=(number,)) for number in range(8)]
     threads = [threading.Thread(target=SweepDir(tmp_path).add, args=(spec,)) for spec in specs]

@@ -226,32 +226,6 @@ def test_a_sweep_is_extended_without_repeating(tmp_path):
     assert run_sweep(sweep, only_new, specs=[later]).total == 1
 
 
-def test_a_search_that_an_earlier_request_covers_is_not_repeated(tmp_path):
-    sweep = started(tmp_path, dataclasses.replace(GRID, averages=("swad", "ema")))
-    run_sweep(sweep, Worker(TRAIN))
-    sweep.add(GRID)
-    worker = Worker(TRAIN)
-    assert run_sweep(sweep, worker).complete
-    assert worker.order == []
-    assert run_sweep(sweep, worker, specs=[GRID]).total == 10
-    # Nor is it if both wait for the choice.
-    both = started(tmp_path / "both", dataclasses.replace(GRID, averages=("swad", "ema")), GRID)
-    worker = Worker(TRAIN)
-    assert both.plan().total == run_sweep(both, worker).total == len(worker.order) == 10
-
-
-def test_the_smaller_of_two_requests_alone_trains_the_runs_of_the_larger(tmp_path):
-    """Its own repeats would be replaced by those of the larger request as soon as the choice is known."""
-    sweep = started(tmp_path, dataclasses.replace(GRID, averages=("swad", "ema")), GRID)
-    worker = Worker(TRAIN)
-    assert run_sweep(sweep, worker, specs=[GRID]).total == len(worker.order) == 10
-    again = Worker(TRAIN)
-    assert run_sweep(SweepDir(sweep.path), again, specs=[GRID]).complete
-    assert run_sweep(SweepDir(sweep.path), again).complete
-    assert again.order == []
-    assert {config.averages for config in worker.order} == {("swad", "ema")}
-
-
 def test_runs_that_wait_for_one_choice_are_counted_once(tmp_path):
     sweep = started(tmp_path, GRID, dataclasses.replace(GRID, trials=(0, 1, 2, 3)))
     assert (len(sweep.plan().runs), sweep.plan().pending) == (6, 2 * 3)

@@ -12,11 +12,14 @@ import sys
 import time
 
 import pytest
+import torch
 from rich.console import Console
 
 import swad
 from helpers.commands import environment
+from swad.testbed.training import callback as callback_module
 from swad.testbed.training.callback import BarDisplay, RunCallback, combine
+from swad.testbed.training.config import RunConfig
 
 OPTIONS = {
     "dataset": "digits",
@@ -94,29 +97,40 @@ def test_bars_in_a_terminal(tmp_path):
     assert "searching" in text or "averaging" in text
 
 
-def test_the_time_left_of_all_runs_is_known_during_the_first():
-    display = BarDisplay(4, Console(file=io.StringIO(), force_terminal=True))
-    display.end("a", 10, "")  # finished before, so it does not count
-    display.start("b", 10, 0)
-    display.advance("b", 5, "")
-    overall = display._progress.tasks[0]
+class Result:
+    """A result whose only average has an accuracy of 0.9 on the target."""
+
+    config = RunConfig.from_options(output="run", dataset="digits", target="paper")
+    scores = ("swad",)
+
+    def target_accuracy(self, label):
+        return 0.9
+
+
+def test_the_time_left_of_all_runs_is_known_during_the_first(monkeypatch):
+    monkeypatch.setattr(callback_module, "REFRESH_SECONDS", 0)
+    display, loss = BarDisplay(4, Console(file=io.StringIO(), force_terminal=True)), torch.zeros(())
+    display.of_run("a").on_end(Result())  # finished before, so it does not count
+    display.of_run("b").on_start(Result.config, 10, 0)
+    display.on_step(5, loss)
+    overall = display._bars.tasks[0]
     assert (overall.completed, overall.total) == (0.5, 3)
-    display.stage("b", "evaluating swad")
-    assert display._progress.tasks[1].fields["text"] == "evaluating swad"
-    display.end("b", 10, "")
-    display.start("c", 10, 5)
+    display.on_stage("evaluating swad")
+    assert display._bars.tasks[1].fields["text"] == "evaluating swad"
+    display.on_end(Result())
+    display.of_run("c").on_start(Result.config, 10, 5)
     assert overall.completed == 1
-    display.advance("c", 6, "")
+    display.on_step(6, loss)
     assert overall.completed == 1.6
 
 
 def test_names_with_markup_are_printed_verbatim():
     output = io.StringIO()
     with BarDisplay(1, Console(file=output, force_terminal=True, color_system=None, width=200)) as display:
-        display.start("[red]x[/]", 10, 0)
-        display.advance("[red]x[/]", 5, "[/]")
-        display._progress.refresh()
+        display.of_run("[red]x[/]").on_start(Result.config, 10, 0)
+        display.on_step(5, torch.zeros(()))
+        display._bars.refresh()
         assert "[red]x[/]" in output.getvalue()
         output.truncate(0)
-        display.end("[red]x[/]", 10, "target accuracy: swad 90.0")
+        display.on_end(Result())
     assert "[red]x[/] target accuracy: swad 90.0" in output.getvalue()

@@ -25,7 +25,7 @@ from swad.testbed.models.networks import NetworkError
 from swad.testbed.results.records import read_records
 from swad.testbed.training.dataset import load_dataset
 from swad.testbed.training.export import load_predictor, markdown, read_card, save_weights
-from swad.testbed.training.loop import Interrupted, train
+from swad.testbed.training.loop import RunInterrupted, train
 from swad.testbed.training.resolve import resolve
 
 
@@ -46,7 +46,7 @@ def test_a_run_from_python_and_its_predictor(tmp_path):
 def test_a_model_to_ship_is_trained_on_all_domains(tmp_path, capsys):
     config = short(tmp_path / "none-0", target="none", split="60/20/20")
     assert (config.name, config.target, config.targets) == ("none-0", None, ())
-    with pytest.raises(Interrupted):
+    with pytest.raises(RunInterrupted):
         train(config, callback=interrupt_at(10))
     result = train(config, progress=True)
     printed = capsys.readouterr().out

@@ -21,15 +21,15 @@ from swad.testbed.data.loaders import Batch
 from swad.testbed.data.splits import DomainSplit, Sources, hold_out
 from swad.testbed.models import networks
 from swad.testbed.training import loop
-from swad.testbed.training.callback import DisplayCallback, LogDisplay
+from swad.testbed.training.callback import LogDisplay
 from swad.testbed.training.config import ConfigError, RunConfig
 from swad.testbed.training.dataset import image_spec, load_dataset
 from swad.testbed.training.distributed import Dist
-from swad.testbed.training.loop import Interrupted, RunError, train
+from swad.testbed.training.loop import RunError, RunInterrupted, train
 from swad.testbed.training.recipes import averaging_plan, get_recipe
 from swad.testbed.training.resolve import fill_defaults, resolve
 from swad.testbed.training.run_dir import RunDir
-from swad.testbed.training.state import Training, build_algorithm, build_averages, build_schedulers
+from swad.testbed.training.state import TrainingState, build_algorithm, build_averages, build_schedulers
 
 RECIPE = get_recipe("imagenet")
 
@@ -85,7 +85,7 @@ def test_the_branch_shares_its_trunk(tree, tmp_path, runs):
 def test_a_branch_is_announced_as_one(tree, tmp_path, runs, capsys):
     branch = short(tree, tmp_path / "branch", lr_schedule="cyclic", averages=("swa",), branch_from=runs["constant"])
     config = resolve(branch)
-    display = DisplayCallback("none-0", LogDisplay(1))
+    display = LogDisplay(1).of_run("none-0")
     for step in (16, 18):  # from the trunk's checkpoint, and from one of its own
         display.on_start(config, 20, step)
     display.on_start(resolve(branch.replace(branch_from=None)), 20, 16)
@@ -167,7 +167,7 @@ def test_resuming_in_mid_epoch_changes_nothing(tree, tmp_path, runs, name, step)
         config = config.replace(snapshots=(17, 18, 19, 20))
     if name == "cyclic":
         config = config.replace(branch_from=runs["constant"])
-    with pytest.raises(Interrupted, match=f"from step {step}"):
+    with pytest.raises(RunInterrupted, match=f"from step {step}"):
         train(config, callback=interrupt_at(step))
     train(config)
     require_same(runs[name], config.output)
@@ -191,7 +191,7 @@ def test_statistics_of_batch_norms_are_estimated_for_averages(tree, tmp_path):
     assert not config.freeze_bn
     train(config)
     sources = hold_out(load_dataset(config), None).sources
-    training = Training(config, sources, Dist(torch.device("cpu")))
+    training = TrainingState(config, sources, Dist(torch.device("cpu")))
     model = networks.build("test_resnet", 2, freeze_bn=False, image_size=32)
     stored = load_file(tmp_path / "run" / "weights" / "ema.safetensors")
     model.load_state_dict(stored)

@@ -12,7 +12,7 @@ from helpers.runs import RecordingCallback, interrupt_at, require_same, short
 from swad.testbed.models import networks
 from swad.testbed.training import evaluation
 from swad.testbed.training.interrupts import StopRequest
-from swad.testbed.training.loop import Interrupted, train
+from swad.testbed.training.loop import RunInterrupted, train
 
 
 def test_the_first_signal_is_a_request_and_a_second_ctrl_c_raises():
@@ -44,7 +44,7 @@ def test_an_interrupted_run_resumes_to_the_same_bits(tmp_path, finished_run, sig
     before = signal.getsignal(signal.SIGINT)
     config = short(run_dir, checkpoint_every=None)
     for step in (6, 12, 18):  # between evaluations and at one
-        with pytest.raises(Interrupted, match=f"again to resume .*run from step {step}") as caught:
+        with pytest.raises(RunInterrupted, match=f"again to resume .*run from step {step}") as caught:
             train(config, callback=interrupt_at(step, signum))
         assert (caught.value.run_dir, caught.value.step) == (run_dir, step)
         assert not (run_dir / "done.json").exists()
@@ -64,7 +64,7 @@ def test_a_second_sigterm_is_ignored(tmp_path):
         signal.raise_signal(signal.SIGTERM)
         signal.raise_signal(signal.SIGTERM)
 
-    with pytest.raises(Interrupted, match="from step 6"):
+    with pytest.raises(RunInterrupted, match="from step 6"):
         train(short(tmp_path / "run", checkpoint_every=None), callback=RecordingCallback({6: twice}))
 
 
@@ -76,7 +76,7 @@ def test_an_interrupt_that_an_import_swallows_still_interrupts(tmp_path, monkeyp
         raise AttributeError("half of a module")
 
     monkeypatch.setattr(networks, "build", broken)
-    with pytest.raises(Interrupted, match=r"Run the same command again to train .*run\."):
+    with pytest.raises(RunInterrupted, match=r"Run the same command again to train .*run\."):
         train(short(tmp_path / "run"))
 
 
@@ -96,7 +96,7 @@ def test_ctrl_c_in_an_evaluation_saves_it_and_a_second_one_stops_at_once(
         return real(*args)
 
     monkeypatch.setattr(evaluation, "evaluate_splits", interrupted)
-    with pytest.raises(Interrupted, match=f"from step {step}"):
+    with pytest.raises(RunInterrupted, match=f"from step {step}"):
         train(short(run_dir))
     train(short(run_dir))
     require_same(finished_run, run_dir)

@@ -16,7 +16,7 @@ from swad.testbed.results.records import read_records
 from swad.testbed.results.runs import load_run
 from swad.testbed.training import evaluation
 from swad.testbed.training.config import ResolvedConfig, RunConfig
-from swad.testbed.training.loop import Interrupted, RunError, train
+from swad.testbed.training.loop import RunError, RunInterrupted, train
 from swad.testbed.training.resolve import resolve
 from swad.util.images import DataError
 
@@ -182,7 +182,7 @@ def test_swad_finds_both_ends_of_the_demos_valley(tmp_path):
 
 def test_a_validation_subsample_changes_the_losses_but_not_the_trajectory(tmp_path, finished_run):
     config = short(tmp_path / "run", validation_subsample=3)
-    with pytest.raises(Interrupted):
+    with pytest.raises(RunInterrupted):
         train(config, callback=interrupt_at(6))
     result = train(config)
     done = json.loads((finished_run / "done.json").read_text())
@@ -253,7 +253,7 @@ def test_too_few_evaluations_are_reported_at_the_start_and_at_the_end(tmp_path):
     early = [message for message in callback.messages if "needs" in message]
     assert early == [
         "late needs 3 evaluations to find its start, but 4 steps have 2: "
-        "train longer or evaluate more often (--evaluate-every 1)"
+        "train longer or evaluate more often: evaluate_every=1 (--evaluate-every)"
     ]
     assert any(warning.startswith("the validation loss never converged for late, so it") for warning in result.warnings)
     train(short(tmp_path / "shorter", averages=("swad",), steps=2, evaluate_every=1), callback=callback)
@@ -308,7 +308,7 @@ def test_an_image_folder_with_a_timm_network(tmp_path, image_folder):
         "averages": ("swad", "ema"),
     }
     train(short(tmp_path / "plain", **options, workers=0))
-    with pytest.raises(Interrupted, match="from step 2"):
+    with pytest.raises(RunInterrupted, match="from step 2"):
         train(short(tmp_path / "read", **options, workers=1), callback=interrupt_at(2))
     existing = next((image_folder / "snow").rglob("*.png"))
     added = existing.with_name("new.png")
@@ -335,7 +335,7 @@ def test_a_run_on_cached_images_resumes_to_the_same_bits_and_notices_changed_ima
     result = train(cached_config(noise_folder, tmp_path / "whole"))
     assert result.notes[0] == "engine eager, gpu input pipeline, fp32"
     assert any("were resized to 256 × 256" in note for note in result.notes)
-    with pytest.raises(Interrupted):
+    with pytest.raises(RunInterrupted):
         train(cached_config(noise_folder, tmp_path / "cut"), callback=interrupt_at(5))
     train(cached_config(noise_folder, tmp_path / "cut"))
     require_same(tmp_path / "whole", tmp_path / "cut")

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.optim.lr_scheduler import ExponentialLR, LambdaLR, MultiStepLR
 
-from swad.testbed.training.lr_schedule import Decay, cyclic_lr, lr_factor, parse, problem
+from swad.testbed.training.lr_schedule import WarmupDecay, cyclic_lr, lr_factor, parse, problem
 
 
 def rates(scheduler, optimizer, steps):
@@ -72,7 +72,7 @@ def test_defaults():
 )
 def test_decay_is_interpolated_between_its_corners(warmup, length, low, power, cycle, data):
     end = warmup + length
-    decay, step = Decay(warmup, end, low, power, cycle), data.draw(st.integers(0, 2 * end))
+    decay, step = WarmupDecay(warmup, end, low, power, cycle), data.draw(st.integers(0, 2 * end))
     if step < warmup:
         expected = np.interp(step + 1, [0, warmup], [0, 1])
     elif step < end:
@@ -86,7 +86,7 @@ def test_decay_is_interpolated_between_its_corners(warmup, length, low, power, c
 
 def test_cycles_after_a_decay_are_those_of_swa():
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.5)
-    scheduler, decay, rates = cyclic_lr(optimizer, cycle=3), Decay(2, 10, 0.5, cycle=3), []
+    scheduler, decay, rates = cyclic_lr(optimizer, cycle=3), WarmupDecay(2, 10, 0.5, cycle=3), []
     for _ in range(7):
         rates.append(optimizer.param_groups[0]["lr"])
         optimizer.step()
@@ -96,4 +96,4 @@ def test_cycles_after_a_decay_are_those_of_swa():
 
 def test_a_warm_up_beyond_the_decay_is_refused():
     with pytest.raises(ValueError, match="a decay needs 0 <= warmup <= end"):
-        Decay(3, 2, 0.1)
+        WarmupDecay(3, 2, 0.1)

@@ -136,7 +136,7 @@ def test_unexpected_choices_are_noted(tmp_path, monkeypatch):
     net = pacs(tmp_path, dataset="DomainNet", target="clipart", device="cuda")
     assert notes(net) == [
         "using the torchvision input pipeline: the cache of decoded images would take 115 GB, more than the default "
-        "limit of 32 GB; pass --input-pipeline gpu to build it"
+        "limit of 32 GB; set input_pipeline to gpu (--input-pipeline) to build it"
     ]
     assert notes(net.replace(device="auto")) == notes(net)
     monkeypatch.setattr(resolve_module, "count_images", lambda config: 10**6)
@@ -146,8 +146,8 @@ def test_unexpected_choices_are_noted(tmp_path, monkeypatch):
     assert not notes(net.replace(input_pipeline="gpu", cache_size=64))
     assert not notes(pacs(tmp_path))
     assert notes(pacs(tmp_path).replace(cache_size=64)) == [
-        "--cache-size: ignored, because the torchvision input pipeline uses no image cache; "
-        "pass --input-pipeline gpu to use one"
+        "cache_size: ignored, because the torchvision input pipeline uses no image cache; "
+        "set input_pipeline to gpu (--input-pipeline) to use one"
     ]
     monkeypatch.setattr(resolve_module, "training_images", lambda config: (5000,))
     monkeypatch.setattr(resolve_module, "count_images", lambda config: pytest.fail("the recipe builds no cache"))
@@ -155,7 +155,7 @@ def test_unexpected_choices_are_noted(tmp_path, monkeypatch):
     assert not notes(large)
     for pipeline in ("torchvision", "gpu"):
         [note] = notes(large.replace(input_pipeline=pipeline, cache_size=64))
-        assert note == "--cache-size: ignored, because the imagenet recipe uses no image cache"
+        assert note == "cache_size: ignored, because the imagenet recipe uses no image cache"
 
 
 def test_an_augmentation_of_low_resolution_images_is_ignored_with_a_note(tmp_path):

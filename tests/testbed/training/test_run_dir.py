@@ -24,7 +24,7 @@ from swad.testbed.results import runs
 from swad.testbed.results.records import RecordError, RecordWriter
 from swad.testbed.training import loop
 from swad.testbed.training.config import ConfigError, ResolvedConfig, RunConfig
-from swad.testbed.training.loop import Interrupted, RunError, train
+from swad.testbed.training.loop import RunError, RunInterrupted, train
 from swad.testbed.training.resolve import resolve
 from swad.testbed.training.run_dir import read_checkpoint
 from swad.util.images import DataError
@@ -69,7 +69,7 @@ def test_other_settings_are_refused_and_named(tmp_path, finished_run):
     with pytest.raises(RunError, match=r"trial was 0, now 1\): use the same settings"):
         train(short(finished_run, trial=1))
     run_dir = tmp_path / "run"
-    with pytest.raises(Interrupted):
+    with pytest.raises(RunInterrupted):
         train(short(run_dir), callback=interrupt_at(6))
     with pytest.raises(RunError) as caught:
         train(short(run_dir, hyperparameters={"batch_size": 8, "lr": 0.1}))
@@ -149,7 +149,7 @@ def test_a_directory_that_cannot_be_written_is_reported(tmp_path, monkeypatch):
 
 def test_partial_files_of_a_killed_process_are_removed(tmp_path, finished_run):
     run_dir = tmp_path / "run"
-    with pytest.raises(Interrupted):
+    with pytest.raises(RunInterrupted):
         train(short(run_dir), callback=interrupt_at(6))
     partial = run_dir / "checkpoint" / "state.pt.123-0a1b2c3d.partial"
     partial.write_bytes(b"half a checkpoint")
@@ -171,7 +171,7 @@ def test_partial_files_of_others_in_the_run_directory_stay(tmp_path):
 
 def test_a_damaged_checkpoint_is_reported_in_one_line(tmp_path):
     run_dir = tmp_path / "run"
-    with pytest.raises(Interrupted):
+    with pytest.raises(RunInterrupted):
         train(short(run_dir), callback=interrupt_at(6))
     (run_dir / "checkpoint" / "state.pt").write_bytes(b"not a checkpoint")
     with pytest.raises(
@@ -209,7 +209,7 @@ def flip(path: Path, position: int, bit: int = 0) -> None:
 
 def interrupted(run_dir: Path, **changes: object) -> Path:
     """A run that was interrupted after step 6 of 24."""
-    with pytest.raises(Interrupted):
+    with pytest.raises(RunInterrupted):
         train(short(run_dir, **changes), callback=interrupt_at(6))
     return run_dir
 
@@ -384,7 +384,7 @@ def test_an_interrupt_after_the_result_is_written_keeps_the_finished_run(tmp_pat
     run_dir = tmp_path / "run"
     with monkeypatch.context() as patch:
         patch.setattr(shutil, "rmtree", lambda *_, **__: signal.raise_signal(signal.SIGINT))
-        with pytest.raises(Interrupted):
+        with pytest.raises(RunInterrupted):
             train(short(run_dir, checkpoint_every=1000))
     assert train(short(run_dir, checkpoint_every=1000)).scores == train(short(finished_run)).scores
     require_same(finished_run, run_dir)

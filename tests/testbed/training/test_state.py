@@ -20,7 +20,7 @@ from swad.testbed.data import benchmarks
 from swad.testbed.data.splits import hold_out
 from swad.testbed.results.records import read_records
 from swad.testbed.training.distributed import Dist
-from swad.testbed.training.loop import Interrupted, train
+from swad.testbed.training.loop import RunInterrupted, train
 from swad.testbed.training.resolve import resolve
 from swad.testbed.training.state import build_algorithm
 
@@ -150,7 +150,7 @@ def test_a_cyclic_learning_rate_resumes_to_the_same_bits(tmp_path):
     options = {"lr_schedule": "cyclic", "steps": 100, "evaluate_every": 20, "averages": ("swa",)}
     result = train(short(tmp_path / "whole", **options))
     assert result.ranges["swa"]["spans"] == "82-100 every 2"
-    with pytest.raises(Interrupted):
+    with pytest.raises(RunInterrupted):
         train(short(tmp_path / "cut", **options), callback=interrupt_at(91))
     train(short(tmp_path / "cut", **options))
     require_same(tmp_path / "whole", tmp_path / "cut")

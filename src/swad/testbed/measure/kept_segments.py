@@ -23,8 +23,8 @@ from swad.testbed.training.dataset import load_dataset
 from swad.testbed.training.distributed import Dist
 from swad.testbed.training.evaluation import ResidentEvaluation, Score, eval_loaders, evaluate_splits, max_kept_bytes
 from swad.testbed.training.numerics import autocast
+from swad.testbed.training.output import estimate_statistics
 from swad.testbed.training.recipes import reads_cache
-from swad.testbed.training.report import estimate_statistics
 from swad.testbed.training.run_dir import SEGMENTS, RunError
 from swad.testbed.training.state import build_algorithm, build_loader
 from swad.util.packages import has_triton

@@ -338,7 +338,7 @@ def save_average(run: SavedRun, setting: ValleySetting, folder: Path, device: to
     """Write the average of one setting as a weights file with its card, named after the run."""
     from swad.testbed.measure.kept_segments import build_estimate, build_network
     from swad.testbed.training.export import cpu_weights, model_card, save_weights
-    from swad.testbed.training.report import averaged_range
+    from swad.testbed.training.output import averaged_range
 
     model, estimate = build_network(run, device), build_estimate(run, device, workers=None)
     losses = validation_losses(run)

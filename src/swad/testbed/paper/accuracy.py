@@ -10,9 +10,9 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from swad.testbed.paper.base import Results
-from swad.testbed.paper.config import PaperConfig
-from swad.testbed.paper.methods import QUOTED, Method
+from swad.testbed.paper.methods import QUOTED, PaperMethod
+from swad.testbed.paper.paper_config import PaperConfig
+from swad.testbed.paper.reproduction import PaperRuns
 from swad.testbed.results.column_marks import legend, mark_column
 from swad.testbed.results.compare import units_of_methods
 from swad.testbed.results.published import Number, Printed
@@ -58,15 +58,15 @@ class MethodAccuracy:
 
     def cell(self, in_domain: bool = False) -> Cell:
         """Return the mean over targets in percent, with the standard error over trials."""
-        return mean_cell(self.values(in_domain), self.targets)
+        return targets_cell(self.values(in_domain), self.targets)
 
 
-def mean_cell(accuracies: dict[Unit, float], targets: Sequence[str]) -> Cell:
+def targets_cell(accuracies: dict[Unit, float], targets: Sequence[str]) -> Cell:
     """Average over targets within each trial, then over the trials that have all targets.
 
-    >>> mean_cell({("a", 0): 0.5, ("b", 0): 0.7, ("a", 1): 0.7, ("b", 1): 0.7}, ("a", "b")).printed
+    >>> targets_cell({("a", 0): 0.5, ("b", 0): 0.7, ("a", 1): 0.7, ("b", 1): 0.7}, ("a", "b")).printed
     '65.0 ± 3.5'
-    >>> mean_cell({("a", 0): 0.5}, ("a", "b")).printed                                # b is no target yet
+    >>> targets_cell({("a", 0): 0.5}, ("a", "b")).printed                                # b is no target yet
     '50.0*'
     """
     present = [target for target in targets if any(name == target for name, _ in accuracies)]
@@ -94,10 +94,10 @@ def dataset_cells(
     return [*cells, average_cell(cells[len(others) :])], [*accuracies, {}]
 
 
-def method_accuracy(results: Results, dataset: str, method: Method) -> MethodAccuracy | None:
+def method_accuracy(paper_runs: PaperRuns, dataset: str, method: PaperMethod) -> MethodAccuracy | None:
     """Select the runs of a method on a dataset, and read its accuracies; None if there are none."""
-    every_target = replace(results.config, targets=()).targets_of(dataset)
-    return _accuracy(results.runs(dataset, method.training), method.weights, every_target)
+    every_target = replace(paper_runs.config, targets=()).targets_of(dataset)
+    return _accuracy(paper_runs.runs(dataset, method.training), method.weights, every_target)
 
 
 def on_weights(accuracy: MethodAccuracy, weights: str) -> MethodAccuracy | None:
@@ -219,7 +219,7 @@ def _has_content(cell: Cell) -> bool:
 # ------------------------------------------------------------ captions
 
 
-def protocol_notes(config: PaperConfig, methods: Sequence[Method]) -> list[str]:
+def protocol_notes(config: PaperConfig, methods: Sequence[PaperMethod]) -> list[str]:
     """Say how the hyperparameters of every row were found, and which rows are the same runs."""
     names = {
         "domainbed": "DomainBed’s random search",

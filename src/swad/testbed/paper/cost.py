@@ -10,9 +10,9 @@ import math
 from collections.abc import Mapping, Sequence
 
 from swad.testbed.data import benchmarks
-from swad.testbed.paper.base import Reproduction, Results, availability_notes
-from swad.testbed.paper.config import PAPER_DATASETS
 from swad.testbed.paper.evaluation_cost import cost, measured_cost
+from swad.testbed.paper.paper_config import PAPER_DATASETS
+from swad.testbed.paper.reproduction import PaperRuns, Reproduction, availability_notes
 from swad.testbed.paper.trainings import ERM, Training, validation_subsample
 from swad.testbed.results.compare import compare, units_of_methods
 from swad.testbed.results.report import Report
@@ -127,8 +127,8 @@ def _moved(run: RunData, whole: RunData) -> tuple[int, int]:
     return abs((one.start or 0) - (other.start or 0)), abs((one.end or 0) - (other.end or 0))
 
 
-def _build(results: Results) -> Report:
-    config = results.config
+def _build(paper_runs: PaperRuns) -> Report:
+    config = paper_runs.config
     known = [name for name in config.measured_datasets(PAPER_DATASETS) if benchmarks.get(name).counts]
     every = {name: config.evaluate_every_of(name) for name in known}
     every |= {name: benchmarks.get(name).defaults.evaluate_every for name in PAPER_DATASETS if name not in every}
@@ -137,7 +137,7 @@ def _build(results: Results) -> Report:
         by_share = {
             training.validation_share: runs
             for training in (ERM, *SUBSAMPLED)
-            if (runs := results.runs(dataset, training))
+            if (runs := paper_runs.runs(dataset, training))
         }
         if 1.0 in by_share:
             tables += [timing_table(dataset, by_share), change_table(dataset, by_share)]

@@ -20,9 +20,9 @@ from swad.testbed.paper.accuracy import (
     protocol_notes,
     trials_note,
 )
-from swad.testbed.paper.base import Reproduction, Results, availability_notes
-from swad.testbed.paper.config import PAPER_DATASETS
-from swad.testbed.paper.methods import COMPETITOR, Method, method_of, methods_of, row_name, trainings_of
+from swad.testbed.paper.methods import COMPETITOR, PaperMethod, method_of, methods_of, row_name, trainings_of
+from swad.testbed.paper.paper_config import PAPER_DATASETS
+from swad.testbed.paper.reproduction import PaperRuns, Reproduction, availability_notes
 from swad.testbed.paper.settings import solver_table
 from swad.testbed.paper.with_swad import swad_tables
 from swad.testbed.results import published
@@ -34,9 +34,9 @@ COLUMNS = dict(zip(PAPER_DATASETS, ("PACS", "VLCS", "OfficeHome", "TerraInc", "D
 """The tables' columns by dataset."""
 
 
-def _table(results: Results, number: int) -> Table:
+def _table(paper_runs: PaperRuns, number: int) -> Table:
     """Build the table of one number: stand-ins, the five datasets, and the average of the five."""
-    config = results.config
+    config = paper_runs.config
     entry = published.table(number)
     others = [name for name in config.measured_datasets(PAPER_DATASETS) if name not in PAPER_DATASETS]
     rows = []
@@ -44,11 +44,11 @@ def _table(results: Results, number: int) -> Table:
         values = dict(zip(entry.columns, row.values, strict=True))
         paper = (*(Cell() for _ in others), *(printed_cell(values[column]) for column in (*COLUMNS.values(), "Avg.")))
         method = method_of(row)
-        measured = {} if method is None else _accuracies(results, method)
+        measured = {} if method is None else _accuracies(paper_runs, method)
         cells, accuracies = dataset_cells(measured, others, PAPER_DATASETS)
         rows.append(ComparedRow(row_name(row), tuple(cells) if measured else None, paper, tuple(accuracies)))
     if number == 1:
-        rows = [_with_competitor(results, others, row) if row.name == COMPETITOR else row for row in rows]
+        rows = [_with_competitor(paper_runs, others, row) if row.name == COMPETITOR else row for row in rows]
     columns = [*others, *COLUMNS.values(), "Avg."]
     notes = [
         trials_note(config),
@@ -66,21 +66,21 @@ def _table(results: Results, number: int) -> Table:
     return compared_table(f"Table {number}: {entry.title}", columns, rows, notes, expected)
 
 
-def _accuracies(results: Results, method: Method) -> dict[str, MethodAccuracy]:
+def _accuracies(paper_runs: PaperRuns, method: PaperMethod) -> dict[str, MethodAccuracy]:
     """Return the accuracies of a method by dataset."""
     return {
         dataset: accuracy
-        for dataset in results.config.measured_datasets(PAPER_DATASETS)
-        if (accuracy := method_accuracy(results, dataset, method)) is not None
+        for dataset in paper_runs.config.measured_datasets(PAPER_DATASETS)
+        if (accuracy := method_accuracy(paper_runs, dataset, method)) is not None
     }
 
 
-def _with_competitor(results: Results, others: Sequence[str], row: ComparedRow) -> ComparedRow:
+def _with_competitor(paper_runs: PaperRuns, others: Sequence[str], row: ComparedRow) -> ComparedRow:
     """Fill in the best of our numbers of Table 2, column by column."""
     competitors = [
         dataset_cells(measured, others, PAPER_DATASETS)[0]
         for method in methods_of(2)
-        if not method.name.startswith(("ERM", "SWAD")) and (measured := _accuracies(results, method))
+        if not method.name.startswith(("ERM", "SWAD")) and (measured := _accuracies(paper_runs, method))
     ]
     if not competitors:
         return row
@@ -126,15 +126,15 @@ def _with_gains(table: Table) -> Table:
 # ------------------------------------------------------------ the items
 
 
-def _build(number: int, results: Results) -> Report:
-    config = results.config
-    table = _table(results, number)
+def _build(number: int, paper_runs: PaperRuns) -> Report:
+    config = paper_runs.config
+    table = _table(paper_runs, number)
     if number == 4:
         table = _with_gains(table)
     tables = [table]
     if number == 2:
         datasets = config.measured_datasets(PAPER_DATASETS)
-        tables += swad_tables(results, "Table 2", methods_of(2), datasets)
+        tables += swad_tables(paper_runs, "Table 2", methods_of(2), datasets)
     if number == 8:
         dataset = (*config.measured_datasets(PAPER_DATASETS), "PACS")[0]
         defaults = benchmarks.get(dataset).defaults

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from swad.testbed.measure.saved_run import open_run
-from swad.testbed.paper.base import Results, first_trial_item
+from swad.testbed.paper.reproduction import PaperRuns, first_trial_item
 from swad.testbed.paper.robust_line import FILE, measure_robust_line
 from swad.testbed.paper.trainings import ERM
 from swad.testbed.results.figures.robust_lines import RobustLine, robust_figure
@@ -70,15 +70,15 @@ def _is_last(run: RunData) -> bool:
     return averaged is None or averaged.n_averaged == 1
 
 
-def _measure(results: Results, run: RunData) -> RobustLine:
-    config = results.config
+def _measure(paper_runs: PaperRuns, run: RunData) -> RobustLine:
+    config = paper_runs.config
     points = (config.grid + 1) // 2  # each takes dozens of gradients
     saved = open_run(run.path, config.data)
-    return measure_robust_line(saved, ENDS, SHARES, points=points, n_images=config.images, **results.measuring)
+    return measure_robust_line(saved, ENDS, SHARES, points=points, n_images=config.images, **paper_runs.measure_options)
 
 
-def _build(results: Results, dataset: str, names: Sequence[str]) -> Report:
-    runs = results.first_trial(dataset, ERM)
+def _build(paper_runs: PaperRuns, dataset: str, names: Sequence[str]) -> Report:
+    runs = paper_runs.first_trial(dataset, ERM)
     different = [run for run in runs if not _is_last(run)]
     tables: list[Table | str] = []
     if skipped := ["+".join(run.targets) for run in runs if _is_last(run)]:
@@ -86,8 +86,8 @@ def _build(results: Results, dataset: str, names: Sequence[str]) -> Report:
         tables.append(f"{dataset}, target {which}: no line, because the average of SWAD is the last weights.")
     if not different:
         return Report(tuple(tables))
-    lines = [_measure(results, run) for run in different]
-    written = results.save(robust_figure(lines), "figure1", *names)
+    lines = [_measure(paper_runs, run) for run in different]
+    written = paper_runs.save(robust_figure(lines), "figure1", *names)
     return Report((*tables, robust_table(dataset, lines)), tuple(written), tuple(run.path / FILE for run in different))
 
 

@@ -13,7 +13,7 @@ from swad.averaging.window import Window
 from swad.testbed.averages import registry
 from swad.testbed.measure.saved_run import SavedRun, open_run
 from swad.testbed.measure.surface import Surface
-from swad.testbed.paper.base import Results, first_trial_item
+from swad.testbed.paper.reproduction import PaperRuns, first_trial_item
 from swad.testbed.paper.trainings import ERM
 from swad.testbed.results.figures.sampling import sampling_figure
 from swad.testbed.results.labels import weights_label
@@ -54,14 +54,14 @@ def plane_corners(run: SavedRun) -> tuple[str, str, str]:
     return snapshots[chosen[0]], snapshots[chosen[1]], snapshots[last]
 
 
-def _measure(results: Results, run: SavedRun) -> RunSurface:
+def _measure(paper_runs: PaperRuns, run: SavedRun) -> RunSurface:
     corners = plane_corners(run)
     first = min(run.snapshots[name] for name in corners)
     # The beginning of training is far away and would leave the valley in a corner of the picture.
     later = [name for name, step in run.snapshots.items() if 3 * step >= 2 * first]
     points = (*(name for name in later if name not in corners), *sampled_steps(run))
-    what = Surface(images=results.config.images, corners=corners, points=points, steps=results.config.grid)
-    results.measure([(run, ())], what)
+    what = Surface(images=paper_runs.config.images, corners=corners, points=points, steps=paper_runs.config.grid)
+    paper_runs.measure([(run, ())], what)
     surface = read_surface(load_run(run.path))
     assert surface is not None
     return surface
@@ -86,15 +86,15 @@ def sampling_table(dataset: str, runs: list[tuple[RunData, dict[str, tuple[int, 
     return Table(f"{dataset}: the weights that SWA and SWAD average", columns, tuple(rows), notes, "Target")
 
 
-def _build(results: Results, dataset: str, names: Sequence[str]) -> Report:
-    runs = results.first_trial(dataset, ERM)
+def _build(paper_runs: PaperRuns, dataset: str, names: Sequence[str]) -> Report:
+    runs = paper_runs.first_trial(dataset, ERM)
     written: list[Path] = []
     sampled = []
     for run in runs:
-        saved = open_run(run.path, results.config.data)
+        saved = open_run(run.path, paper_runs.config.data)
         steps = sampled_steps(saved)
-        drawing = sampling_figure(_measure(results, saved), steps)
-        written += results.save(drawing, "figure2", *names, *["+".join(run.targets)] * (len(runs) > 1))
+        drawing = sampling_figure(_measure(paper_runs, saved), steps)
+        written += paper_runs.save(drawing, "figure2", *names, *["+".join(run.targets)] * (len(runs) > 1))
         sampled.append((run, steps))
     return Report((sampling_table(dataset, sampled),), tuple(written), tuple(run.path / SURFACE for run in runs))
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from swad.testbed.measure.flatness import Flatness
 from swad.testbed.measure.saved_run import open_run
-from swad.testbed.paper.base import Reproduction, Results, availability_notes, write_run_page
-from swad.testbed.paper.config import PaperConfig
+from swad.testbed.paper.paper_config import PaperConfig
+from swad.testbed.paper.reproduction import PaperRuns, Reproduction, availability_notes, write_run_page
 from swad.testbed.paper.trainings import ERM, ERM_CYCLIC, Training
 from swad.testbed.results.measured import measured
 from swad.testbed.results.measured_report import report
@@ -45,28 +45,28 @@ def trainings(config: PaperConfig) -> list[Training]:
     return list(dict.fromkeys(METHODS[method][0] for method in config.methods or METHODS))
 
 
-def measured_weights(results: Results, datasets: Sequence[str] | None = None) -> dict[Path, list[str]]:
+def measured_weights(paper_runs: PaperRuns, datasets: Sequence[str] | None = None) -> dict[Path, list[str]]:
     """Return the weights to measure by run directory, of all datasets of the figure or of some."""
-    config = results.config
+    config = paper_runs.config
     weights: dict[Path, list[str]] = {}
     for dataset in config.measured_datasets(DATASETS) if datasets is None else datasets:
         for method in config.methods or METHODS:
             training, name = METHODS[method]
-            for run in results.runs(dataset, training):
+            for run in paper_runs.runs(dataset, training):
                 weights.setdefault(run.path, []).append(config.live_weights if name == LIVE else name)
     return weights
 
 
-def measure(results: Results, item: str, stem: str) -> Report:
+def measure(paper_runs: PaperRuns, item: str, stem: str) -> Report:
     """Measure the flatness of all methods and draw it."""
-    config, weights = results.config, measured_weights(results)
+    config, weights = paper_runs.config, measured_weights(paper_runs)
     if not weights:
         datasets = ", ".join(config.measured_datasets(DATASETS))
-        raise RunError(f"no run on {datasets} is finished: add --retry-failed to train failed runs again")
+        raise RunError(f"no run on {datasets} is finished: train failed runs again (--retry-failed)")
     what = Flatness(images=config.images, radii=tuple(config.radii or ()), directions=config.directions)
-    results.measure([(open_run(path, config.data), names) for path, names in weights.items()], what)
+    paper_runs.measure([(open_run(path, config.data), names) for path, names in weights.items()], what)
     shown = report(measured([load_run(path) for path in weights], Flatness), Flatness)
-    folder = results.folder(item)
+    folder = paper_runs.folder(item)
     written = (*shown.write(folder, ()), *shown.save_figures(folder / stem, config.formats))
     return Report(shown.tables, written, tuple(path / FLATNESS for path in weights))
 
@@ -78,10 +78,10 @@ def write_figure_page(folder: Path, runs: Sequence[RunData]) -> Path:
     return write_run_page(constant or runs, folder / "report.html", runs)
 
 
-def _build(results: Results) -> Report:
-    built = measure(results, "figure3", "figure3")
-    page = write_figure_page(results.folder("figure3"), [load_run(path) for path in measured_weights(results)])
-    tables = (*built.tables, *availability_notes(results.config, DATASETS))
+def _build(paper_runs: PaperRuns) -> Report:
+    built = measure(paper_runs, "figure3", "figure3")
+    page = write_figure_page(paper_runs.folder("figure3"), [load_run(path) for path in measured_weights(paper_runs)])
+    tables = (*built.tables, *availability_notes(paper_runs.config, DATASETS))
     return Report(tables, (*built.written, page), built.row_files)
 
 

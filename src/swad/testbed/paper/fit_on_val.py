@@ -77,7 +77,9 @@ def fit_run(
     run = open_run(path, data)
     segments = kept_segments(path)
     if not segments:
-        raise RunError(f"{path} kept no segments, which fit-on-val chooses from: train it with --keep-segments")
+        raise RunError(
+            f"{path} kept no segments, which fit-on-val chooses from: train it with keep_segments (--keep-segments)"
+        )
     torch_device = find_device(device)
     (job,) = engine.plan([(run, ())], _EveryWindow(images=None, side="seen"), torch_device)
     engine.measure([job], torch_device, workers=workers, progress=progress)

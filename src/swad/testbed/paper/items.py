@@ -17,7 +17,7 @@ from swad.testbed.paper import (
     split_tables,
     target_tables,
 )
-from swad.testbed.paper.base import Reproduction
+from swad.testbed.paper.reproduction import Reproduction
 from swad.util.names import did_you_mean
 
 _MODULES = (

@@ -31,7 +31,7 @@ OWN_SEARCH = ("Mixstyle", "SAM")
 
 
 @dataclass(frozen=True)
-class Method:
+class PaperMethod:
     """A row of a table: its printed name, how it is trained, and which weights it is."""
 
     name: str
@@ -57,26 +57,26 @@ def row_name(row: PublishedRow) -> str:
     return "SWAD" if row.method == "SWAD" and " + " not in row.name else row.name + row.mark
 
 
-def method_of(row: PublishedRow) -> Method | None:
+def method_of(row: PublishedRow) -> PaperMethod | None:
     """Return how a row of Tables 1, 2, 4 and 8 to 13 is made; None for a row that is not one method."""
     name = row_name(row)
     if row.method == "SWAD":
-        return Method(name, ERM, "swad")
+        return PaperMethod(name, ERM, "swad")
     if row.method == "SWA w/ const":
-        return Method(name, ERM, "swa")
+        return PaperMethod(name, ERM, "swa")
     if row.method == "SWA w/ cyclic":
-        return Method(name, ERM_CYCLIC, "swa")
+        return PaperMethod(name, ERM_CYCLIC, "swa")
     if row.method == COMPETITOR:
         return None
     base, _, average = row.method.partition(" + ")
     if average:
-        return Method(name, Training(algorithm_of(base)), average.lower())
+        return PaperMethod(name, Training(algorithm_of(base)), average.lower())
     own = base in OWN_SEARCH or row.mark == "‡" or "reproduced" in row.name
     search: Search = "paper" if own else "domainbed"
-    return Method(name, Training(algorithm_of(base), search=search))
+    return PaperMethod(name, Training(algorithm_of(base), search=search))
 
 
-def methods_of(number: int) -> list[Method]:
+def methods_of(number: int) -> list[PaperMethod]:
     """Return the methods of a table that can be trained, in the order of its rows."""
     return [method for row in published.table(number).rows if (method := method_of(row)) is not None]
 

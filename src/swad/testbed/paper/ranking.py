@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from swad.testbed.measure.flatness import Flatness
 from swad.testbed.paper import figure3
-from swad.testbed.paper.base import Reproduction, Results, availability_notes
+from swad.testbed.paper.reproduction import PaperRuns, Reproduction, availability_notes
 from swad.testbed.results import published
 from swad.testbed.results.figures.ranking import ranking_figure
 from swad.testbed.results.labels import weights_label
@@ -76,12 +76,12 @@ def printed_table() -> Table:
     return Table("The paper: appendix D.1", columns, tuple(rows), notes)
 
 
-def _build(results: Results) -> Report:
-    report = figure3.measure(results, "ranking", "flatness")
+def _build(paper_runs: PaperRuns) -> Report:
+    report = figure3.measure(paper_runs, "ranking", "flatness")
     tables: list[Table | str] = []
     written = list(report.written)
-    for dataset in results.config.measured_datasets(DATASETS):
-        runs = [load_run(path) for path in figure3.measured_weights(results, [dataset])]
+    for dataset in paper_runs.config.measured_datasets(DATASETS):
+        runs = [load_run(path) for path in figure3.measured_weights(paper_runs, [dataset])]
         values = measured(runs, Flatness)
         for side in dict.fromkeys(values["side"]):
             of_side = values[values["side"] == side]
@@ -93,8 +93,8 @@ def _build(results: Results) -> Report:
             title = f"{dataset}: flatness at radius {radius:g} on {side} domains, and accuracy on the target"
             tables.append(ranking_table(title, ranked))
             figure = ranking_figure(ranked, quantity=f"$F_γ$ at γ = {radius:g}, {side}")
-            written += results.save(figure, "ranking", dataset, side)
-    tables += [printed_table(), *availability_notes(results.config, DATASETS)]
+            written += paper_runs.save(figure, "ranking", dataset, side)
+    tables += [printed_table(), *availability_notes(paper_runs.config, DATASETS)]
     return Report((*report.tables, *tables), tuple(written), report.row_files)
 
 

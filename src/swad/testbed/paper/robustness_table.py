@@ -20,8 +20,8 @@ from swad.testbed.measure.imagenet_report import ALL_19, PARTIAL, Parts, notes, 
 from swad.testbed.measure.run_imagenet import Benchmarks, EvaluationConfig, measure_benchmarks
 from swad.testbed.measure.saved_run import SavedRun, open_run
 from swad.testbed.paper.accuracy import ComparedRow, compared_table, printed_cell
-from swad.testbed.paper.base import Reproduction, Results, write_run_page
 from swad.testbed.paper.methods import row_name
+from swad.testbed.paper.reproduction import PaperRuns, Reproduction, write_run_page
 from swad.testbed.paper.trainings import ERM_THREE_WAY
 from swad.testbed.results import published
 from swad.testbed.results.corruption_means import COMPARED
@@ -70,8 +70,8 @@ OWN = ("mean error over 15 corruptions", "mCE, normalized by AlexNet", "relative
 """Further scores of ImageNet-C, in columns of their own."""
 
 NEEDS = (
-    "No runs on ImageNet were given: train them with `swad train imagenet`, and name their directory with --runs.",
-    "Needed data, in --data: imagenet/val, imagenet-c, imagenet-r and bg_challenge.",
+    "No runs on ImageNet were given: train them with `swad train imagenet`, and name their directory as runs (--runs).",
+    "Needed in data (--data): imagenet/val, imagenet-c, imagenet-r and bg_challenge.",
 )
 MEANING = (
     "The paper's mCE of ERM, 57.6, is most likely a mean error that was not divided by AlexNet's: ResNet-50 has an mCE "
@@ -102,33 +102,33 @@ def find_rows(runs: Sequence[SavedRun]) -> dict[str, list[ImageNetModel]]:
     return rows
 
 
-def _build(results: Results) -> Report:
-    config = results.config
+def _build(paper_runs: PaperRuns) -> Report:
+    config = paper_runs.config
     if config.runs is not None:
-        return _imagenet(results, config.runs)
-    runs = [run for name in config.measured_datasets(()) for run in results.runs(name, ERM_THREE_WAY)]
+        return _imagenet(paper_runs, config.runs)
+    runs = [run for name in config.measured_datasets(()) for run in paper_runs.runs(name, ERM_THREE_WAY)]
     if runs:
-        return _stand_in(results, runs)
+        return _stand_in(paper_runs, runs)
     return Report((_compared((), {}, (*NEEDS, MEANING)),))
 
 
-def _imagenet(results: Results, directory: Path) -> Report:
+def _imagenet(paper_runs: PaperRuns, directory: Path) -> Report:
     """Evaluate runs on ImageNet, and compare them with the paper."""
-    config = results.config
+    config = paper_runs.config
     runs, lines = open_runs([directory])
     benchmarks = find_benchmarks(config.data)
     if benchmarks == Benchmarks():
         given = "none was given" if config.data is None else f"{config.data} has none of them"
-        raise RunError(f"--data must hold imagenet, imagenet-c, imagenet-r or bg_challenge: {given}")
+        raise RunError(f"data (--data) must hold imagenet, imagenet-c, imagenet-r or bg_challenge: {given}")
     rows = find_rows(runs)
     lines += [f"No run has the weights of {name}" for name in WEIGHTS if name not in rows]
     models = [model for members in rows.values() for model in members]
     evaluation = EvaluationConfig(config.device, workers=config.workers)
-    found = measure_benchmarks(models, benchmarks, evaluation, results.measuring["progress"])
+    found = measure_benchmarks(models, benchmarks, evaluation, paper_runs.measure_options["progress"])
     by_row = {name: [found[model.label] for model in members] for name, members in rows.items()}
     ours = {name: [score_cell(trials, score) for score in (*OWN, *COLUMNS.values())] for name, trials in by_row.items()}
     captions = (*(f"{line}." for line in lines), *notes(models, benchmarks, found), MEANING)
-    written = _draw(stored_values(by_row), ImageNetC, [load_run(run.path) for run in runs], results)
+    written = _draw(stored_values(by_row), ImageNetC, [load_run(run.path) for run in runs], paper_runs)
     files = dict.fromkeys(model.directory / ROBUSTNESS for model in models)
     return Report((_compared(OWN, ours, captions),), written, tuple(files))
 
@@ -142,14 +142,14 @@ def score_cell(trials: Sequence[Parts], name: str) -> Cell:
     return Cell(summary.mean, summary.error, mark=PARTIAL * any(score.partial for score in found))
 
 
-def _stand_in(results: Results, runs: Sequence[RunData]) -> Report:
+def _stand_in(paper_runs: PaperRuns, runs: Sequence[RunData]) -> Report:
     """Measure errors under corruption on the datasets that stand in for ImageNet."""
-    config = results.config
+    config = paper_runs.config
     what = Corruption(images=config.images)
     if config.scale == "smoke":
         what = replace(what, corruptions=("gaussian_noise", "fog"), severities=(1, 5))
     weights = [config.live_weights if name == "ERM" else weights for name, weights in WEIGHTS.items()]
-    results.measure([(open_run(run.path, config.data), weights) for run in runs], what)
+    paper_runs.measure([(open_run(run.path, config.data), weights) for run in runs], what)
     values = measured(runs, Corruption)
     means = report(values, Corruption).means
     seen = means[means["side"] == "seen"].set_index(["dataset", "quantity", "method"])
@@ -168,7 +168,7 @@ def _stand_in(results: Results, runs: Sequence[RunData]) -> Report:
         MEANING,
     )
     table = _compared(columns, {name: [*cells, *[Cell()] * len(COLUMNS)] for name, cells in ours.items()}, captions)
-    written = _draw(values, Corruption, runs, results)
+    written = _draw(values, Corruption, runs, paper_runs)
     return Report((table,), written, tuple(run.path / ROBUSTNESS for run in runs))
 
 
@@ -187,10 +187,12 @@ def _percent(mean: float, error: float) -> Cell:
     return Cell(100 * mean, None if math.isnan(error) else 100 * error)
 
 
-def _draw(values: pd.DataFrame, what: type[Reading], runs: Sequence[RunData], results: Results) -> tuple[Path, ...]:
+def _draw(
+    values: pd.DataFrame, what: type[Reading], runs: Sequence[RunData], paper_runs: PaperRuns
+) -> tuple[Path, ...]:
     """Draw the error against the severity, and write the page of the runs."""
-    folder = results.folder("table6")
-    written = report(values, what).save_figures(folder / "table6", results.config.formats) if len(values) else []
+    folder = paper_runs.folder("table6")
+    written = report(values, what).save_figures(folder / "table6", paper_runs.config.formats) if len(values) else []
     return (*written, write_run_page(runs, folder / "report.html"))
 
 

@@ -14,7 +14,7 @@ from swad.testbed.data import benchmarks
 from swad.testbed.measure import engine
 from swad.testbed.measure.saved_run import find_device, open_run
 from swad.testbed.measure.tune import Tune
-from swad.testbed.paper.base import Results, first_trial_item
+from swad.testbed.paper.reproduction import PaperRuns, first_trial_item
 from swad.testbed.paper.trainings import ERM_THREE_WAY
 from swad.testbed.results.figures.tuning import sensitivity_figure
 from swad.testbed.results.measurement_rows import Row as StoredRow
@@ -102,17 +102,19 @@ def _validation(rows: Sequence[StoredRow]) -> float:
     return 100 * mean(row["accuracy"] for row in rows if row["side"] == "seen")
 
 
-def _build(results: Results, dataset: str, names: Sequence[str]) -> Report:
-    runs = {run.target: open_run(run.path, results.config.data) for run in results.first_trial(dataset, ERM_THREE_WAY)}
+def _build(paper_runs: PaperRuns, dataset: str, names: Sequence[str]) -> Report:
+    runs = {
+        run.target: open_run(run.path, paper_runs.config.data) for run in paper_runs.first_trial(dataset, ERM_THREE_WAY)
+    }
     center = ValleySetting(tolerance_ratio=benchmarks.get(dataset).defaults.tolerance_ratio)
     around = settings_around(center)
     by_run: dict[str, list[StoredRow]] = {target: [] for target in runs}
-    device = find_device(results.config.device)
+    device = find_device(paper_runs.config.device)
     for varied in VALUES:
         values = {name: VALUES[name] if name == varied else (getattr(center, name),) for name in VALUES}
         what = Tune(**values, semantics=(center.semantics,), select="oracle")  # type: ignore[arg-type]
         jobs = engine.plan([(run, ()) for run in runs.values()], what, device)
-        engine.measure(jobs, device, workers=results.config.workers, progress=results.measuring["progress"])
+        engine.measure(jobs, device, workers=paper_runs.config.workers, progress=paper_runs.measure_options["progress"])
         for target, job in zip(runs, jobs, strict=True):
             by_run[target] += [row for row in job.rows() if row not in by_run[target]]
     rows = [row for of_run in by_run.values() for row in of_run]
@@ -127,7 +129,7 @@ def _build(results: Results, dataset: str, names: Sequence[str]) -> Report:
         }
     marked = {f"${label}$": _shown(name, center) for name, label in LABELS.items()}
     figure = sensitivity_figure(panels, marked, f"{dataset}: SWAD around the paper’s settings (dotted)")
-    written = results.save(figure, "sensitivity", dataset)  # with the dataset also if it is the only one
+    written = paper_runs.save(figure, "sensitivity", dataset)  # with the dataset also if it is the only one
     return Report((sensitivity_table(dataset, by_run, center),), tuple(written))
 
 

@@ -14,8 +14,8 @@ from swad.testbed.algorithms.hyperparameters import Choice, Constant, Hyperparam
 from swad.testbed.algorithms.registry import get_algorithm
 from swad.testbed.averages.registry import Plan
 from swad.testbed.data import benchmarks
-from swad.testbed.paper.base import Reproduction, Results
-from swad.testbed.paper.config import PAPER_DATASETS
+from swad.testbed.paper.paper_config import PAPER_DATASETS
+from swad.testbed.paper.reproduction import PaperRuns, Reproduction
 from swad.testbed.paper.trainings import SWA_WEIGHTS
 from swad.testbed.results import published
 from swad.testbed.results.labels import algorithm_label
@@ -193,7 +193,7 @@ def _steps(number: int) -> str:
     return "step" if number == 1 else f"{number} steps"
 
 
-def _build(results: Results) -> Report:
+def _build(paper_runs: PaperRuns) -> Report:
     return Report((search_space_table(), method_settings_table()))
 
 

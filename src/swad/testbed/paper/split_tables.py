@@ -18,10 +18,10 @@ from swad.testbed.paper.accuracy import (
     printed_cell,
     protocol_notes,
 )
-from swad.testbed.paper.base import Reproduction, Results, availability_notes
-from swad.testbed.paper.config import PaperConfig
 from swad.testbed.paper.fit_on_val import fit_run
-from swad.testbed.paper.methods import Method, algorithm_of, row_name
+from swad.testbed.paper.methods import PaperMethod, algorithm_of, row_name
+from swad.testbed.paper.paper_config import PaperConfig
+from swad.testbed.paper.reproduction import PaperRuns, Reproduction, availability_notes
 from swad.testbed.paper.trainings import ERM_THREE_WAY, SWA_WEIGHTS
 from swad.testbed.results import published
 from swad.testbed.results.compare import arrow, compare, units_of_methods
@@ -31,7 +31,7 @@ from swad.testbed.results.tables import Cell
 CYCLIC = replace(ERM_THREE_WAY, lr_schedule="cyclic")
 
 
-def _captions(config: PaperConfig, methods: Sequence[Method], datasets: Sequence[str]) -> list[str]:
+def _captions(config: PaperConfig, methods: Sequence[PaperMethod], datasets: Sequence[str]) -> list[str]:
     return [
         "Accuracy in % with 60 % training, 20 % validation and 20 % test images of every domain. Out-of-domain: on the "
         "60 % of the held-out domain; in-domain: on the sources’ test images. Means over targets; "
@@ -44,21 +44,21 @@ def _captions(config: PaperConfig, methods: Sequence[Method], datasets: Sequence
 # ------------------------------------------------------------ Table 3
 
 
-def table3_methods() -> list[Method]:
+def table3_methods() -> list[PaperMethod]:
     """Return the rows of Table 3. Its SWA has the cyclic learning rate, as Table 5 says."""
     special = {
-        "EMA": Method("EMA", ERM_THREE_WAY, "ema"),
-        "SWA": Method("SWA", CYCLIC, "swa"),
-        "SWAD": Method("SWAD", ERM_THREE_WAY, "swad"),
+        "EMA": PaperMethod("EMA", ERM_THREE_WAY, "ema"),
+        "SWA": PaperMethod("SWA", CYCLIC, "swa"),
+        "SWAD": PaperMethod("SWAD", ERM_THREE_WAY, "swad"),
     }
     return [
-        special.get(row.name) or Method(row.name, replace(ERM_THREE_WAY, algorithm=algorithm_of(row.name)))
+        special.get(row.name) or PaperMethod(row.name, replace(ERM_THREE_WAY, algorithm=algorithm_of(row.name)))
         for row in published.table(3).rows
     ]
 
 
-def _table3(results: Results) -> Report:
-    config = results.config
+def _table3(paper_runs: PaperRuns) -> Report:
+    config = paper_runs.config
     entry, methods = published.table(3), table3_methods()
     datasets = config.measured_datasets(("PACS",))
     others = [name for name in datasets if name != "PACS"]
@@ -67,7 +67,7 @@ def _table3(results: Results) -> Report:
         (name, method.name): accuracy
         for name in datasets
         for method in methods
-        if (accuracy := method_accuracy(results, name, method)) is not None
+        if (accuracy := method_accuracy(paper_runs, name, method)) is not None
     }
     by_column = [
         {method: accuracy.values(in_domain) for (dataset, method), accuracy in measured.items() if dataset == name}
@@ -105,18 +105,18 @@ def _table3(results: Results) -> Report:
 FIT_ON_VAL = "SWAD fit-on-val"
 
 TABLE5 = {
-    "SWA w/ cyclic": Method("SWA w/ cyclic", CYCLIC, "swa"),
-    "SWA w/ const": Method("SWA w/ const", ERM_THREE_WAY, "swa"),
-    "SWAD w/o Dense": Method("SWAD w/o Dense", ERM_THREE_WAY, "without_dense"),
-    "SWAD w/o Opt-Overfit": Method("SWAD w/o Opt-Overfit", ERM_THREE_WAY, "without_opt_overfit"),
-    "SWAD w/o Overfit": Method("SWAD w/o Overfit", ERM_THREE_WAY, "without_overfit"),
-    FIT_ON_VAL: Method(FIT_ON_VAL, ERM_THREE_WAY, "swad"),  # its window is chosen after training
-    "SWAD": Method("SWAD", ERM_THREE_WAY, "swad"),
+    "SWA w/ cyclic": PaperMethod("SWA w/ cyclic", CYCLIC, "swa"),
+    "SWA w/ const": PaperMethod("SWA w/ const", ERM_THREE_WAY, "swa"),
+    "SWAD w/o Dense": PaperMethod("SWAD w/o Dense", ERM_THREE_WAY, "without_dense"),
+    "SWAD w/o Opt-Overfit": PaperMethod("SWAD w/o Opt-Overfit", ERM_THREE_WAY, "without_opt_overfit"),
+    "SWAD w/o Overfit": PaperMethod("SWAD w/o Overfit", ERM_THREE_WAY, "without_overfit"),
+    FIT_ON_VAL: PaperMethod(FIT_ON_VAL, ERM_THREE_WAY, "swad"),  # its window is chosen after training
+    "SWAD": PaperMethod("SWAD", ERM_THREE_WAY, "swad"),
 }
 
 
-def _table5(results: Results) -> Report:
-    config = results.config
+def _table5(paper_runs: PaperRuns) -> Report:
+    config = paper_runs.config
     entry, table_datasets = published.table(5), ("PACS", "VLCS")
     datasets = config.measured_datasets(table_datasets)
     others = [name for name in datasets if name not in table_datasets]
@@ -127,7 +127,7 @@ def _table5(results: Results) -> Report:
     rows = []
     for row in entry.rows:
         method = TABLE5[row_name(row)]
-        measured = {name: found for name in datasets if (found := _accuracy(results, name, method)) is not None}
+        measured = {name: found for name in datasets if (found := _accuracy(paper_runs, name, method)) is not None}
         values = dict(zip(entry.columns, row.values, strict=True))
         ours = _settings_cells(config, shown, method.name)
         accuracies: list[Accuracies] = [{} for _ in settings]
@@ -168,12 +168,12 @@ def _settings_cells(config: PaperConfig, dataset: str, name: str) -> list[Cell]:
     return [Cell(text=text) for text in (start, end, "Cyclic" if cyclic else "Const", str(interval))]
 
 
-def _accuracy(results: Results, dataset: str, method: Method) -> MethodAccuracy | None:
-    accuracy = method_accuracy(results, dataset, method)
+def _accuracy(paper_runs: PaperRuns, dataset: str, method: PaperMethod) -> MethodAccuracy | None:
+    accuracy = method_accuracy(paper_runs, dataset, method)
     if accuracy is None or method.name != FIT_ON_VAL:
         return accuracy
     fitted = {
-        (run.target, run.trial): fit_run(run.path, data=results.config.data, **results.measuring)
+        (run.target, run.trial): fit_run(run.path, data=paper_runs.config.data, **paper_runs.measure_options)
         for run in accuracy.selected
     }
     return replace(

@@ -15,28 +15,28 @@ from swad.testbed.paper.accuracy import (
     protocol_notes,
     trials_note,
 )
-from swad.testbed.paper.base import Reproduction, Results, availability_notes
-from swad.testbed.paper.config import PAPER_DATASETS
 from swad.testbed.paper.methods import method_of, methods_of, row_name, trainings_of
+from swad.testbed.paper.paper_config import PAPER_DATASETS
+from swad.testbed.paper.reproduction import PaperRuns, Reproduction, availability_notes
 from swad.testbed.results import published
 from swad.testbed.results.report import Report
 from swad.testbed.results.tables import Cell, Table, percent_cell
 
 
-def _build(number: int, dataset: str, results: Results) -> Report:
+def _build(number: int, dataset: str, paper_runs: PaperRuns) -> Report:
     """Build the table of one dataset, and one of the same methods for each stand-in."""
-    others = [name for name in results.config.measured_datasets((dataset,)) if name not in PAPER_DATASETS]
-    tables = [_stand_in_table(results, number, name) for name in others]
-    return Report((*tables, _paper_table(results, number, dataset)))
+    others = [name for name in paper_runs.config.measured_datasets((dataset,)) if name not in PAPER_DATASETS]
+    tables = [_stand_in_table(paper_runs, number, name) for name in others]
+    return Report((*tables, _paper_table(paper_runs, number, dataset)))
 
 
-def _paper_table(results: Results, number: int, dataset: str) -> Table:
-    config, entry = results.config, published.table(number)
+def _paper_table(paper_runs: PaperRuns, number: int, dataset: str) -> Table:
+    config, entry = paper_runs.config, published.table(number)
     at_hand = dataset in config.datasets
     rows = []
     for row in entry.rows:
         method = method_of(row)
-        accuracy = method_accuracy(results, dataset, method) if at_hand and method else None
+        accuracy = method_accuracy(paper_runs, dataset, method) if at_hand and method else None
         paper = tuple(map(printed_cell, row.values))
         rows.append(_row(row_name(row), accuracy, benchmarks.get(dataset).domains, paper))
     notes = ["† from DomainBed’s search, ‡ from the paper’s own."]
@@ -48,12 +48,12 @@ def _paper_table(results: Results, number: int, dataset: str) -> Table:
     return compared_table(f"Table {number}: {entry.title}", entry.columns, rows, notes, expected)
 
 
-def _stand_in_table(results: Results, number: int, dataset: str) -> Table:
-    config = results.config
+def _stand_in_table(paper_runs: PaperRuns, number: int, dataset: str) -> Table:
+    config = paper_runs.config
     targets, methods = config.targets_of(dataset), methods_of(number)
     columns = (*targets, "Avg.")
     blank = tuple(Cell() for _ in columns)
-    rows = [_row(method.name, method_accuracy(results, dataset, method), targets, blank) for method in methods]
+    rows = [_row(method.name, method_accuracy(paper_runs, dataset, method), targets, blank) for method in methods]
     notes = [trials_note(config), *protocol_notes(config, methods), *availability_notes(config, ())]
     title = f"The methods of Table {number} on {dataset}: out-of-domain accuracies"
     return compared_table(title, columns, rows, notes, [method.name for method in methods])

@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 from swad.testbed.algorithms.registry import get_algorithm
 from swad.testbed.data import benchmarks
-from swad.testbed.paper.config import PaperConfig
+from swad.testbed.paper.paper_config import PaperConfig
 from swad.testbed.sweep.spec import SweepSpec
 
 Search = Literal["defaults", "paper", "domainbed"]

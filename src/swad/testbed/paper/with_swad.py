@@ -11,9 +11,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from swad.testbed.paper.accuracy import MethodAccuracy, method_accuracy, on_weights
-from swad.testbed.paper.base import Results
-from swad.testbed.paper.config import PaperConfig
-from swad.testbed.paper.methods import Method
+from swad.testbed.paper.methods import PaperMethod
+from swad.testbed.paper.paper_config import PaperConfig
+from swad.testbed.paper.reproduction import PaperRuns
 from swad.testbed.results.compare import compare, units_of_methods
 from swad.testbed.results.comparison_tables import comparisons_tables
 from swad.testbed.results.comparisons import on_dataset
@@ -29,12 +29,14 @@ NOTE = (
 )
 
 
-def swad_tables(results: Results, title: str, methods: Sequence[Method], datasets: Sequence[str]) -> list[Table]:
+def swad_tables(
+    paper_runs: PaperRuns, title: str, methods: Sequence[PaperMethod], datasets: Sequence[str]
+) -> list[Table]:
     """Build one table for each dataset: accuracy alone and with SWAD, and the paired gain with interval and test."""
     from pandas import concat
 
-    pairs = {dataset: _pairs(results, methods, dataset) for dataset in datasets}
-    gains = {dataset: _gains(results.config, dataset, pairs[dataset]) for dataset in datasets}
+    pairs = {dataset: _pairs(paper_runs, methods, dataset) for dataset in datasets}
+    gains = {dataset: _gains(paper_runs.config, dataset, pairs[dataset]) for dataset in datasets}
     measured = [dataset for dataset in datasets if len(gains[dataset])]
     if not measured:
         return []
@@ -54,14 +56,14 @@ def swad_tables(results: Results, title: str, methods: Sequence[Method], dataset
 
 
 def _pairs(
-    results: Results, methods: Sequence[Method], dataset: str
+    paper_runs: PaperRuns, methods: Sequence[PaperMethod], dataset: str
 ) -> dict[str, tuple[MethodAccuracy, MethodAccuracy]]:
     """Return the accuracies alone and with SWAD by the name of the method, each training once."""
     pairs: dict[object, tuple[str, tuple[MethodAccuracy, MethodAccuracy]]] = {}
     for method in methods:
-        key = method.training.searched(results.config)
+        key = method.training.searched(paper_runs.config)
         if method.weights == "best" and key not in pairs:
-            alone = method_accuracy(results, dataset, method)
+            alone = method_accuracy(paper_runs, dataset, method)
             averaged = None if alone is None else on_weights(alone, "swad")
             if alone is not None and averaged is not None:
                 pairs[key] = method.name, (alone, averaged)

@@ -120,7 +120,7 @@ def _protocol_problems(spec: SweepSpec) -> list[str]:
     if spec.select == "oracle_best_step" and not spec.options.get("target_every_evaluation"):
         problems.append("select oracle_best_step needs the target at every evaluation: set target_every_evaluation")
     if spec.protocol == "grid" and not spec.grid:
-        problems.append("the protocol grid needs values: give e.g. --grid lr=1e-5,3e-5")
+        problems.append("the protocol grid needs values: set grid, e.g. lr=1e-5,3e-5 (--grid)")
     points = math.prod(map(len, spec.grid.values())) if spec.grid else spec.draws if random else 1
     runs = points * len(spec.trials) * len(spec.algorithms) * max(1, len(spec.datasets))
     if runs > MOST_RUNS:

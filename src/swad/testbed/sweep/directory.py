@@ -18,8 +18,6 @@ from the records of its runs.
 
 from __future__ import annotations
 
-import dataclasses
-import itertools
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -29,7 +27,7 @@ from swad.testbed.results.failures import FAILURE
 from swad.testbed.results.records import DONE, LOCK
 from swad.testbed.results.runs import RunList, load_run
 from swad.testbed.results.selection import choose
-from swad.testbed.sweep.plan import RUNS, Plan, PlannedRun, Search, expand, may_cover, merge, same_request
+from swad.testbed.sweep.plan import RUNS, PlannedRun, Search, SweepPlan, expand, merge, same_request
 from swad.testbed.sweep.search import Point
 from swad.testbed.sweep.spec import SweepSpec
 from swad.testbed.training.config import ConfigError, RunConfig
@@ -56,7 +54,7 @@ class SweepDir:
         self.choices: dict[str, Point] = {}
         """What was chosen, by the names of searches, as far as a plan was asked for."""
         self._chosen: dict[tuple[str, ...], Point] = {}
-        self._planned: tuple[Sequence[SweepSpec] | None, Sequence[SweepSpec], Plan] = (None, (), Plan(()))
+        self._planned: tuple[Sequence[SweepSpec] | None, Sequence[SweepSpec], SweepPlan] = (None, (), SweepPlan(()))
         # A finished run does not change any more.
         self._done: set[str] = set()
         self._seconds: dict[str, float | None] = {}
@@ -93,7 +91,7 @@ class SweepDir:
             raise ConfigError([f"{self.path} is a file: choose a directory for the sweep"])
         self.path.mkdir(parents=True, exist_ok=True)
         with FileLock(self.path / "sweep.lock", on_wait=lambda: None):
-            # The order of requests decides which runs cover others, so it never changes.
+            # In their order: of runs with one key the last request decides the settings of the machine.
             specs = [spec if same_request(earlier, spec) else earlier for earlier in self.specs]
             if spec not in specs:
                 specs.append(spec)
@@ -102,15 +100,14 @@ class SweepDir:
     def require(self) -> None:
         """Require that there is a sweep in the directory."""
         if not self.specs:
-            raise ConfigError([f"{self.path} contains no sweep ({SWEEP}): give the --output of a `swad sweep run`"])
+            raise ConfigError([f"{self.path} contains no sweep ({SWEEP}): name the directory of a `swad sweep run`"])
 
     # -- runs -----------------------------------------------------------------------------------------------------
 
-    def plan(self, specs: Iterable[SweepSpec] | None = None) -> Plan:
+    def plan(self, specs: Iterable[SweepSpec] | None = None) -> SweepPlan:
         """Return the runs of some specs, by default of all; runs that follow a choice as far as it is known."""
-        stored = self.specs
-        requested = stored if specs is None else tuple(spec.with_domains() for spec in specs)
-        return merge([self._expand(spec, stored) for spec in requested])
+        requested = self.specs if specs is None else [spec.with_domains() for spec in specs]
+        return merge([expand(spec, self.path, self.choose) for spec in requested])
 
     @property
     def claims(self) -> Claims:
@@ -127,29 +124,6 @@ class SweepDir:
             plan = self.plan(specs)
             self._planned = specs, stored, plan
         return [run.config for run in plan.runs]
-
-    def _expand(self, spec: SweepSpec, stored: Sequence[SweepSpec]) -> Plan:
-        """Expand a spec. Runs of an earlier one that have its averages and more take the place of its own."""
-        before = list(itertools.takewhile(lambda earlier: not same_request(earlier, spec), stored))
-        larger = [
-            self._expand(earlier, before[:number]) for number, earlier in enumerate(before) if may_cover(earlier, spec)
-        ]
-        covering = {run.trajectory: run for earlier in larger for run in earlier.runs}
-        plan = expand(spec, self.path, self.choose, covering)
-        waiting = [search for earlier in larger for search in earlier.searches]
-        return dataclasses.replace(plan, searches=tuple(self._covered(search, waiting) for search in plan.searches))
-
-    def _covered(self, search: Search, larger: Sequence[Search]) -> Search:
-        """Return a search whose repeats are those of searches of earlier requests, where these choose the same."""
-        same = [other for other in larger if other.name == search.name]
-
-        def repeat(point: Point) -> list[PlannedRun]:
-            points = [(other, self.choose(other)) for other in same]
-            runs = [run for other, chosen in points if chosen is not None for run in other.repeat(chosen)]
-            covering = {run.trajectory: run for run in runs}
-            return [covering.get(run.trajectory, run) for run in search.repeat(point)]
-
-        return dataclasses.replace(search, repeat=repeat) if same else search
 
     def states(self, runs: Iterable[PlannedRun] | None = None) -> dict[str, State]:
         """Return the state of runs by key, by default of the whole plan, from their directories and the claims."""
@@ -177,9 +151,9 @@ class SweepDir:
             return State.RUNNING
         return State.FAILED if FAILURE in names else State.PENDING
 
-    def unfinished(self, plan: Plan) -> Plan:
+    def unfinished(self, plan: SweepPlan) -> SweepPlan:
         """Return what is left of a plan: the runs that are not finished, and those that wait for a choice."""
-        return Plan(tuple(run for run in plan.runs if self.state(run) is not State.DONE), plan.searches)
+        return SweepPlan(tuple(run for run in plan.runs if self.state(run) is not State.DONE), plan.searches)
 
     def seconds(self, run: PlannedRun) -> float | None:
         """Return the time that a finished run took; None if its `done.json` does not say."""

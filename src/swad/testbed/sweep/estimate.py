@@ -27,7 +27,7 @@ from swad.testbed.data.cache import open_cache
 from swad.testbed.data.domains import ArrayDomain, Domain, FileDomain
 from swad.testbed.data.splits import hold_out, n_train
 from swad.testbed.models import networks
-from swad.testbed.sweep.plan import Plan
+from swad.testbed.sweep.plan import SweepPlan
 from swad.testbed.training.config import RunConfig
 from swad.testbed.training.dataset import load_dataset
 from swad.testbed.training.distributed import Dist
@@ -35,7 +35,7 @@ from swad.testbed.training.evaluation import Evaluator
 from swad.testbed.training.numerics import torch_settings
 from swad.testbed.training.recipes import images_per_step, recipe_of
 from swad.testbed.training.resolve import resolve
-from swad.testbed.training.state import Training
+from swad.testbed.training.state import TrainingState
 from swad.testbed.workers.local import threads_per_run
 from swad.util.progress import Progress, duration
 
@@ -82,7 +82,7 @@ class GroupEstimate:
 
 
 def estimate(
-    plan: Plan, at_hand: Collection[str], device: str, slots: int | None = None, progress: Progress | None = None
+    plan: SweepPlan, at_hand: Collection[str], device: str, slots: int | None = None, progress: Progress | None = None
 ) -> list[GroupEstimate]:
     """Estimate the cost of a plan by dataset and algorithm.
 
@@ -162,7 +162,7 @@ def measure(config: RunConfig, slots: int | None) -> Speed:
     cache = open_cache(dataset, size=None) if resolved.input_pipeline == "gpu" else None
     dist = Dist(device)
     with torch_settings(resolved, device):
-        training = Training(resolved, sources, dist, cache, lambda line: None)
+        training = TrainingState(resolved, sources, dist, cache, lambda line: None)
         evaluator = Evaluator(training, lambda line: None)
         per_step = _time_steps(training)
         n_validated = sum(len(part) for part in sources.val)
@@ -173,7 +173,7 @@ def measure(config: RunConfig, slots: int | None) -> Speed:
     return Speed(per_step / (batch * len(sources.names)), per_evaluation / n_validated)
 
 
-def _time_steps(training: Training) -> float:
+def _time_steps(training: TrainingState) -> float:
     """Return the seconds of a step."""
     start, first = 0.0, WARM_UP
     for step, inputs in training.loader.inputs(1, WARM_UP + MAX_STEPS):

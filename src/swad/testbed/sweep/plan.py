@@ -47,13 +47,11 @@ class PlannedRun:
         key: Unique in the sweep, and the same on every machine.
         config: Its settings, as requested: defaults are filled in on the machine that trains it.
         stage: "repeat" for the runs whose hyperparameters were chosen by the search of the first trial.
-        trajectory: The same for runs that differ in their averages only.
     """
 
     key: str
     config: RunConfig
     stage: Stage = "search"
-    trajectory: str = ""
 
 
 @dataclass(frozen=True)
@@ -67,15 +65,13 @@ class Search:
     """The runs that hold out the target, alone or with another domain."""
     lodo: bool
     choose_by: str
-    follow: tuple[tuple[tuple[str, ...], int], ...]
-    """The held-out domains and the trial of every run that follows the choice."""
-    repeat: Callable[[Point], list[PlannedRun]]
-    """Returns the runs that repeat a point in the other trials."""
+    repeats: tuple[tuple[tuple[str, ...], int], ...]
+    """The held-out domains and the trial of every run that repeats the choice."""
 
     @property
     def pending(self) -> int:
-        """The largest number of runs that follow the choice."""
-        return len(self.follow)
+        """The largest number of runs that repeat the choice."""
+        return len(self.repeats)
 
     @property
     def name(self) -> str:
@@ -84,7 +80,7 @@ class Search:
 
 
 @dataclass(frozen=True)
-class Plan:
+class SweepPlan:
     """The runs that are known now, and the searches whose choice is not known yet."""
 
     runs: tuple[PlannedRun, ...]
@@ -129,40 +125,32 @@ Choose = Callable[[Search], Point | None]
 """Returns the chosen point of a search; None if it is not complete."""
 
 
-def expand(
-    spec: SweepSpec,
-    directory: Path | str,
-    choose: Choose = lambda search: None,
-    covering: Mapping[str, PlannedRun] | None = None,
-) -> Plan:
+def expand(spec: SweepSpec, directory: Path | str, choose: Choose = lambda search: None) -> SweepPlan:
     """Return the runs of a valid spec.
 
     Args:
         spec: What to compare.
         directory: The directory of the sweep.
         choose: Returns the chosen point of a search, where it is known.
-        covering: Runs by trajectory that have all averages of the spec, and take the place of its own.
     """
     runs: dict[str, PlannedRun] = {}
     searches: list[Search] = []
     for dataset, algorithm in itertools.product(spec.datasets, canonical_algorithms(spec)):
-        factory = _Factory(spec, dataset, algorithm, Path(directory), covering or {})
+        factory = _Factory(spec, dataset, algorithm, Path(directory))
         trials = spec.trials[:1] if spec.searches_first_trial else spec.trials
-        for trial in trials:
-            searched = factory.runs(trial, points(spec, algorithm, factory.dataset, trial))
-            for run in factory.selected_runs(trial) if spec.selected else searched:
-                runs.setdefault(run.key, run)
-        if spec.searches_first_trial:
-            for search in factory.searches(list(runs.values())):
-                point = choose(search)
-                if point is None:
-                    searches.append(search)
-                else:
-                    runs.update((run.key, run) for run in search.repeat(point) if run.key not in runs)
-    return Plan(tuple(runs.values()), tuple(searches))
+        first = [run for trial in trials for run in factory.trial(trial)]
+        runs.update((run.key, run) for run in first if run.key not in runs)
+        for search in factory.searches(first) if spec.searches_first_trial else ():
+            if (point := choose(search)) is None:
+                searches.append(search)
+                continue
+            for targets, trial in search.repeats:
+                repeated = factory.runs(trial, [point], [targets], "repeat")
+                runs.update((run.key, run) for run in repeated if run.key not in runs)
+    return SweepPlan(tuple(runs.values()), tuple(searches))
 
 
-def merge(plans: Sequence[Plan]) -> Plan:
+def merge(plans: Sequence[SweepPlan]) -> SweepPlan:
     """Return the union of plans. Of runs with one key the last is kept, whose machine settings are the latest."""
     runs = {run.key: run for plan in plans for run in plan.runs}
     searches: list[Search] = []
@@ -170,10 +158,10 @@ def merge(plans: Sequence[Plan]) -> Plan:
     for search in (search for plan in plans for search in plan.searches):
         # Two requests with the same search, such as one for more trials, make the same choice: count its runs once.
         choice = (search.target, search.choose_by, search.lodo, *(run.key for run in search.runs))
-        follow = tuple(name for name in search.follow if (choice, name) not in waiting)
-        waiting.update((choice, name) for name in follow)
-        searches.append(dataclasses.replace(search, follow=follow))
-    return Plan(tuple(runs.values()), tuple(searches))
+        repeats = tuple(name for name in search.repeats if (choice, name) not in waiting)
+        waiting.update((choice, name) for name in repeats)
+        searches.append(dataclasses.replace(search, repeats=repeats))
+    return SweepPlan(tuple(runs.values()), tuple(searches))
 
 
 def dataset_label(dataset: str, data: Path | None) -> str:
@@ -216,10 +204,8 @@ def run_options(spec: SweepSpec) -> dict[str, Any]:
 class _Factory:
     """Makes the runs of one dataset and algorithm. What they share is built once: a sweep may have 100,000 runs."""
 
-    def __init__(
-        self, spec: SweepSpec, dataset: str, algorithm: str, directory: Path, covering: Mapping[str, PlannedRun]
-    ) -> None:
-        self.spec, self.directory, self.covering = spec, directory, covering
+    def __init__(self, spec: SweepSpec, dataset: str, algorithm: str, directory: Path) -> None:
+        self.spec, self.directory = spec, directory
         self.name, self.dataset = dataset_label(dataset, spec.data), benchmarks.get(dataset).name
         self.algorithm = canonical_name(algorithm)
         self.root = directory / RUNS / self.name / self.algorithm
@@ -229,49 +215,39 @@ class _Factory:
             output=self.root, dataset=self.dataset, algorithm=self.algorithm, target="", **run_options(spec)
         )
         self.shared_key = _shared_key(self.template, self.name)
-        self.trajectory_key = _shared_key(self.template, self.name, averages=False)
 
-    def runs(
-        self, trial: int, points: Sequence[Point], stage: Stage = "search", sets: Sequence[tuple[str, ...]] = ()
-    ) -> Iterator[PlannedRun]:
-        """Return the runs of one trial: every point for every set of targets, by default for all."""
-        settings = [self._hyperparameters(point) for point in points]
-        for targets in sets or self.sets:
-            folder = self.root / f"{'+'.join(targets)}-{trial}"
-            run_name = json.dumps([targets, trial])
-            for hyperparameters in settings:
-                text = json.dumps(hyperparameters)
-                trajectory = _key(f"{self.trajectory_key}|{run_name}|{text}")
-                if trajectory in self.covering:
-                    yield dataclasses.replace(self.covering[trajectory], stage=stage)
-                    continue
-                key = _key(f"{self.shared_key}|{run_name}|{text}")
-                own: dict[str, Any] = {"target": targets, "trial": trial, "hyperparameters": hyperparameters}
-                config = dataclasses.replace(self.template, output=folder / key, **own)
-                yield PlannedRun(key, config, stage, trajectory)
-
-    def selected_runs(self, trial: int) -> Iterator[PlannedRun]:
-        """Return the runs of one trial with the settings that were selected for each target before."""
+    def trial(self, trial: int) -> Iterator[PlannedRun]:
+        """Return the runs of one trial: every point for every set of targets, or what was selected before."""
+        if not self.spec.selected:
+            yield from self.runs(trial, points(self.spec, self.algorithm, self.dataset, trial), self.sets)
+            return
         for target in self.targets:
             settings = dict(self.spec.selected[selected_name(self.name, self.algorithm, target, trial)])
             point = settings.pop("hyperparameters", {})
             spec = dataclasses.replace(self.spec, options={**settings, **self.spec.options})  # what was requested wins
-            factory = _Factory(spec, self.dataset, self.algorithm, self.directory, self.covering)
-            yield from factory.runs(trial, [point], sets=[targets for targets in self.sets if target in targets])
+            factory = _Factory(spec, self.dataset, self.algorithm, self.directory)
+            yield from factory.runs(trial, [point], [targets for targets in self.sets if target in targets])
+
+    def runs(
+        self, trial: int, points: Sequence[Point], sets: Sequence[tuple[str, ...]], stage: Stage = "search"
+    ) -> Iterator[PlannedRun]:
+        """Return a run with every point for every set of targets."""
+        settings = [self._hyperparameters(point) for point in points]
+        for targets in sets:
+            folder = self.root / f"{'+'.join(targets)}-{trial}"
+            run_name = json.dumps([targets, trial])
+            for hyperparameters in settings:
+                key = _key(f"{self.shared_key}|{run_name}|{json.dumps(hyperparameters)}")
+                own: dict[str, Any] = {"target": targets, "trial": trial, "hyperparameters": hyperparameters}
+                yield PlannedRun(key, dataclasses.replace(self.template, output=folder / key, **own), stage)
 
     def searches(self, runs: Sequence[PlannedRun]) -> Iterator[Search]:
-        """Return the search of every target."""
-        own = [run for run in runs if run_group(run) == (self.name, self.algorithm) and run.stage == "search"]
-        lodo, trials = self.spec.select == "lodo", self.spec.trials[1:]
+        """Return the search of every target among the runs of the first trial."""
+        lodo, later = self.spec.select == "lodo", self.spec.trials[1:]
         for target in self.targets:
-            sets = [targets for targets in self.sets if target in targets]
-            members = tuple(run for run in own if target in (run.config.targets or (NO_TARGET,)))
-
-            def repeat(point: Point, sets: Sequence[tuple[str, ...]] = sets) -> list[PlannedRun]:
-                return [run for trial in trials for run in self.runs(trial, [point], "repeat", sets)]
-
-            follow = tuple(itertools.product(sets, trials))
-            yield Search(self.name, self.algorithm, target, members, lodo, self.spec.choose_by, follow, repeat)
+            members = tuple(run for run in runs if target in (run.config.targets or (NO_TARGET,)))
+            repeats = tuple((targets, trial) for trial in later for targets in self.sets if target in targets)
+            yield Search(self.name, self.algorithm, target, members, lodo, self.spec.choose_by, repeats)
 
     def _hyperparameters(self, point: Point) -> dict[str, Any]:
         """Return the hyperparameters at a point, without those that are defaults."""
@@ -286,13 +262,14 @@ class _Factory:
         return values
 
 
-def _shared_key(config: RunConfig, dataset: str, averages: bool = True) -> str:
+def _shared_key(config: RunConfig, dataset: str) -> str:
     """Return the settings that all runs of a dataset and an algorithm share and that change their results, as text."""
+    # This text and those of `_key` must never change: they name the directory of every finished run.
     values = {}
-    varied = {"target", "trial", "hyperparameters", "dataset", *(() if averages else ("averages",))}
     for name, value in config.options().items():
         setting = SETTINGS[name]
-        if name not in varied and not setting.free_on_resume and value != setting.default:
+        varied = name in ("target", "trial", "hyperparameters", "dataset")
+        if not varied and not setting.free_on_resume and value != setting.default:
             values[name] = sorted(value) if name == "averages" else value
     return json.dumps({"dataset": dataset, **values}, sort_keys=True, default=str)
 
@@ -306,26 +283,12 @@ def same_request(first: SweepSpec, second: SweepSpec) -> bool:
     return _request(first) == _request(second)
 
 
-def may_cover(earlier: SweepSpec, spec: SweepSpec) -> bool:
-    """Whether runs of an earlier spec may be those of a spec with more averages, so that it needs none of its own."""
-    datasets, earlier_datasets = ({benchmarks.get(name).name for name in each.datasets} for each in (spec, earlier))
-    return (
-        set(earlier.averages) > set(spec.averages)
-        and not set(canonical_algorithms(earlier)).isdisjoint(canonical_algorithms(spec))
-        and not earlier_datasets.isdisjoint(datasets)
-        and _settings(earlier) == _settings(spec)
-    )
-
-
 def _request(spec: SweepSpec) -> Mapping[str, Any]:
+    """Return what a spec asks for, without the settings of the machine, such as the device."""
     content = spec.to_json()
     own_folder = any(benchmarks.get(name).name == FOLDER for name in spec.datasets)
     content["data"] = content["data"] if own_folder else None
-    content["options"] = _settings(spec)
+    content["options"] = {
+        name: value for name, value in content["options"].items() if not SETTINGS[name].free_on_resume
+    }
     return content
-
-
-def _settings(spec: SweepSpec) -> dict[str, Any]:
-    """Return the settings of the runs that are not those of the machine, as plain values."""
-    options: dict[str, Any] = spec.to_json()["options"]
-    return {name: value for name, value in options.items() if not SETTINGS[name].free_on_resume}

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from swad.testbed.results.failures import Failure, read_failure
 from swad.testbed.sweep.directory import SweepDir
-from swad.testbed.sweep.plan import Plan, PlannedRun, path_in_sweep
+from swad.testbed.sweep.plan import PlannedRun, SweepPlan, path_in_sweep
 from swad.testbed.workers.work import State
 from swad.util.progress import duration
 
@@ -101,7 +101,7 @@ class SweepStatus:
         return math.fsum(work) / self.slots
 
 
-def read_status(sweep: SweepDir, plan: Plan | None = None, slots: int | None = None) -> SweepStatus:
+def read_status(sweep: SweepDir, plan: SweepPlan | None = None, slots: int | None = None) -> SweepStatus:
     """Read the status of a sweep from its directory.
 
     Args:

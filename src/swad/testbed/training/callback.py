@@ -110,42 +110,55 @@ def _call_all(methods: Sequence[Callable[..., object]], *arguments: Any) -> None
 # -- the display ------------------------------------------------------------------------------------------------------
 
 
+REFRESH_SECONDS = 0.2
+"""Least time between two reads of the training loss: reading it waits for the device."""
+
+
 def make_display(n_runs: int) -> LogDisplay:
     """Return bars where standard error is a terminal or a notebook shows them, plain lines elsewhere."""
     console = make_console(stderr=True)
     return BarDisplay(n_runs, console) if console.is_terminal or console.is_jupyter else LogDisplay(n_runs)
 
 
-class DisplayCallback(RunCallback):
-    """Translates the events of one run into calls of a display, which may live in another process."""
+class LogDisplay(RunCallback):
+    """Prints one line per event of runs that are trained one after another, and at most ten for the steps of a run."""
 
-    def __init__(self, run_name: str, display: LogDisplay) -> None:
-        self._run_name, self._display = run_name, display
-        self._validation_text = ""
-        self._last_refresh = 0.0
+    def __init__(self, n_runs: int) -> None:
+        self._n_runs, self._n_finished = n_runs, 0
+        self._name, self._total, self._validation_text = "", 1, ""
+        self._messages: set[str] = set()
+        self._tenths: dict[str, int] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def of_run(self, name: str) -> Self:
+        """Show the events that follow under the name of the run that is trained next."""
+        self._name, self._validation_text = name, ""
+        return self
 
     def on_start(self, config: ResolvedConfig, total: int, step: int) -> None:
         """Training starts, resumes after `step` updates, or branches from another run there."""
         from swad.testbed.training.recipes import averaging_plan
 
+        self._total, self._tenths[self._name] = total, step * 10 // total
         trunk = config.branch_from
-        branches = trunk is not None and step == averaging_plan(config).late
-        self._display.start(self._run_name, total, step, str(trunk) if branches else "")
+        begins = "resumes" if trunk is None or step != averaging_plan(config).late else f"branches from {trunk}"
+        self._print(f"{self._name}: {begins} after step {step} of {total}" if step else f"{self._name}: {total} steps")
 
     def on_log(self, message: str) -> None:
-        """Show a message about how the run is computed."""
-        self._display.log(message)
+        """Show a message; what several runs report is shown once."""
+        if message not in self._messages:
+            self._messages.add(message)
+            self._print(message)
 
     def on_progress(self, description: str, done: int, total: int | None) -> None:
-        """Show work that precedes the first step, such as decoding images."""
-        self._display.prepare(description, done, total)
-
-    def on_step(self, step: int, loss: Tensor) -> None:
-        """Read the loss and advance the bar, a few times per second."""
-        now = time.monotonic()
-        if now - self._last_refresh >= REFRESH_SECONDS:
-            self._last_refresh = now
-            self._display.advance(self._run_name, step, f"loss {float(loss):.3f}  {self._validation_text}")
+        """Show work that precedes the first step, such as decoding images: one line per tenth."""
+        if self._is_next_tenth(description, done, total or 0):
+            self._print(f"{description}: {done:,} of {total:,}")
 
     def on_evaluation(
         self,
@@ -162,86 +175,39 @@ class DisplayCallback(RunCallback):
             statuses.values(), key=lambda one: (one.threshold is not None, one.phase == "searching"), default=None
         )
         self._validation_text = f"val {mean_loss:.3f}" + (f"  {status.phase}" if status else "")
-        text = f"loss {train_loss:.3f}  {self._validation_text}"
-        self._display.evaluated(self._run_name, step, text, status.reason if status else "")
-
-    def on_stage(self, description: str) -> None:
-        """Show the work after the last step."""
-        self._display.stage(self._run_name, description)
+        self._show_evaluation(step, f"loss {train_loss:.3f}  {self._validation_text}", status.reason if status else "")
 
     def on_end(self, result: RunResult) -> None:
         """Show the accuracy of every average: on the target, or without one on the validation splits."""
         has_target = bool(result.config.targets)
         accuracy = result.target_accuracy if has_target else result.source_accuracy
         accuracies = "  ".join(f"{name} {100 * accuracy(name):.1f}" for name in result.scores)
-        text = f"{'target' if has_target else 'validation'} accuracy: {accuracies}"
-        self._display.end(self._run_name, result.steps, text)
-
-
-class LogDisplay:
-    """Prints one line per event."""
-
-    def __init__(self, n_runs: int) -> None:
-        self._n_runs, self._n_finished = n_runs, 0
-        self._total_steps: dict[str, int] = {}
-        self._messages: set[str] = set()
-        self._tenths: dict[str, int] = {}
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def start(self, run_name: str, total: int, step: int, trunk: str = "") -> None:
-        """A run starts, resumes, or branches from the run in the directory `trunk`."""
-        self._total_steps[run_name] = total
-        self._tenths[run_name] = step * 10 // total
-        begins = f"branches from {trunk}" if trunk else "resumes"
-        self._print(f"{run_name}: {begins} after step {step} of {total}" if step else f"{run_name}: {total} steps")
-
-    def log(self, message: str) -> None:
-        """Show a message; what several runs report is shown once."""
-        if message not in self._messages:
-            self._messages.add(message)
-            self._print(message)
-
-    def prepare(self, description: str, done: int, total: int | None) -> None:
-        """Show work that runs share before their first step: one line per tenth."""
-        tenth = done * 10 // total if total else 0
-        if tenth > self._tenths.get(description, 0):
-            self._tenths[description] = tenth
-            self._print(f"{description}: {done:,} of {total:,}")
-
-    def advance(self, run_name: str, step: int, text: str) -> None:
-        """A step was made."""
-
-    def evaluated(self, run_name: str, step: int, text: str, reason: str) -> None:
-        """An evaluation was made: one line per tenth of the run."""
-        total = self._total_steps[run_name]
-        tenth = step * 10 // total
-        if tenth > self._tenths[run_name]:
-            self._tenths[run_name] = tenth
-            self._print(f"{run_name}: step {step}/{total}  {text.strip()}: {reason}")
-
-    def stage(self, run_name: str, text: str) -> None:
-        """A run evaluates or saves weights after its last step."""
-
-    def end(self, run_name: str, steps: int, text: str) -> None:
-        """A run is finished."""
         self._n_finished += 1
-        self._print(f"{run_name}: finished ({self._n_finished} of {self._n_runs}), {text}")
+        self._show_end(f"{'target' if has_target else 'validation'} accuracy: {accuracies}")
+
+    def _is_next_tenth(self, name: str, done: int, total: int) -> bool:
+        tenth = done * 10 // total if total else 0
+        is_next = tenth > self._tenths.get(name, 0)
+        self._tenths[name] = max(tenth, self._tenths.get(name, 0))
+        return is_next
+
+    def _show_evaluation(self, step: int, text: str, reason: str) -> None:
+        if self._is_next_tenth(self._name, step, self._total):
+            self._print(f"{self._name}: step {step}/{self._total}  {text}: {reason}")
+
+    def _show_end(self, text: str) -> None:
+        self._print(f"{self._name}: finished ({self._n_finished} of {self._n_runs}), {text}")
 
     def _print(self, text: str) -> None:
         print(text, flush=True)
 
 
 class BarDisplay(LogDisplay):
-    """Draws a bar for each run in progress and one for all runs."""
+    """Draws a bar for the run that is trained and one for all runs."""
 
     def __init__(self, n_runs: int, console: Console) -> None:
         super().__init__(n_runs)
-        self._progress = Progress(
+        self._bars = Progress(
             TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=None),
             MofNCompleteColumn(),
@@ -252,61 +218,60 @@ class BarDisplay(LogDisplay):
             expand=True,
         )
         self._tasks: dict[str, TaskID] = {}
-        # Counts runs, including the part that is done of those in progress, so the time left is known from the start.
-        self._all_runs = self._progress.add_task("all runs", total=n_runs, text="") if n_runs > 1 else None
-        self._parts: dict[str, float] = {}
+        # Counts runs, including the part that is done of this one, so the time left is known from the start.
+        self._all_runs = self._bars.add_task("all runs", total=n_runs, text="") if n_runs > 1 else None
+        self._last_refresh = 0.0
 
     def __enter__(self) -> Self:
-        self._progress.start()
+        self._bars.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._progress.stop()
+        self._bars.stop()
 
-    def start(self, run_name: str, total: int, step: int, trunk: str = "") -> None:
-        """A run starts, resumes, or branches."""
-        self._total_steps[run_name] = total
-        self._parts[run_name] = step / total
-        self._tasks[run_name] = self._progress.add_task(run_name, total=total, completed=step, text="")
+    def on_start(self, config: ResolvedConfig, total: int, step: int) -> None:
+        """Training starts, resumes, or branches."""
+        self._total = total
+        self._tasks[self._name] = self._bars.add_task(self._name, total=total, completed=step, text="")
 
-    def prepare(self, description: str, done: int, total: int | None) -> None:
-        """Show work that runs share before their first step."""
+    def on_progress(self, description: str, done: int, total: int | None) -> None:
+        """Show work that precedes the first step."""
         if description not in self._tasks:
-            self._tasks[description] = self._progress.add_task(description, total=total, text="")
-        self._progress.update(self._tasks[description], completed=done, total=total)
+            self._tasks[description] = self._bars.add_task(description, total=total, text="")
+        self._bars.update(self._tasks[description], completed=done, total=total)
         if done == total:
-            self._progress.remove_task(self._tasks.pop(description))
+            self._bars.remove_task(self._tasks.pop(description))
 
-    def advance(self, run_name: str, step: int, text: str) -> None:
-        """A step was made."""
-        self._progress.update(self._tasks[run_name], completed=step, text=text)
-        self._update_all(run_name, step / self._total_steps[run_name])
+    def on_step(self, step: int, loss: Tensor) -> None:
+        """Read the loss and advance the bars, a few times per second."""
+        now = time.monotonic()
+        if now - self._last_refresh >= REFRESH_SECONDS:
+            self._last_refresh = now
+            self._show_evaluation(step, f"loss {float(loss):.3f}  {self._validation_text}", "")
 
-    def stage(self, run_name: str, text: str) -> None:
-        """A run evaluates or saves weights after its last step."""
-        total = self._total_steps[run_name]
-        self._progress.update(self._tasks[run_name], completed=total, text=text)
+    def on_stage(self, description: str) -> None:
+        """Show the work after the last step."""
+        self._bars.update(self._tasks[self._name], completed=self._total, text=description)
 
-    def _update_all(self, run_name: str, part: float) -> None:
-        self._parts[run_name] = part
+    def _show_evaluation(self, step: int, text: str, reason: str) -> None:
+        self._bars.update(self._tasks[self._name], completed=step, text=text)
+        self._advance_all(step / self._total)
+
+    def _advance_all(self, part: float) -> None:
         if self._all_runs is not None:
-            self._progress.update(self._all_runs, completed=sum(self._parts.values()))
+            self._bars.update(self._all_runs, completed=self._n_finished + part)
 
-    def evaluated(self, run_name: str, step: int, text: str, reason: str) -> None:
-        """An evaluation was made."""
-        self.advance(run_name, step, text)
-
-    def end(self, run_name: str, steps: int, text: str) -> None:
-        """A run is finished: one line replaces its bar."""
-        if run_name in self._tasks:
-            self._progress.remove_task(self._tasks.pop(run_name))
-        self._progress.console.print(Text.assemble((run_name, "bold"), f" {text}"))
-        if self._all_runs is not None and run_name not in self._parts:
-            # It was finished before: it must not count as fast work.
-            self._n_runs -= 1
-            self._progress.update(self._all_runs, total=self._n_runs)
-        else:
-            self._update_all(run_name, 1.0)
+    def _show_end(self, text: str) -> None:
+        """One line replaces the bar of the run."""
+        was_trained = self._name in self._tasks
+        if was_trained:
+            self._bars.remove_task(self._tasks.pop(self._name))
+        self._bars.console.print(Text.assemble((self._name, "bold"), f" {text}"))
+        if not was_trained:  # it was finished before: it must not count as fast work
+            self._n_finished, self._n_runs = self._n_finished - 1, self._n_runs - 1
+            if self._all_runs is not None:
+                self._bars.update(self._all_runs, total=self._n_runs)
+        self._advance_all(0.0)
 
     def _print(self, text: str) -> None:
-        self._progress.console.print(text, markup=False, highlight=False)
+        self._bars.console.print(text, markup=False, highlight=False)

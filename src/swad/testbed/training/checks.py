@@ -144,13 +144,15 @@ def unknown_hyperparameters(algorithm: str, names: Iterable[str]) -> list[str]:
     """Suggest a name for every one that is not a hyperparameter of an algorithm.
 
     >>> unknown_hyperparameters("erm", ["lr", "steps"])
-    ['steps is a setting of the run, not a hyperparameter: use --steps']
+    ['steps is a setting of the run, not a hyperparameter: set it as one (--steps)']
     """
     known = [field.name for field in dataclasses.fields(get_algorithm(algorithm).Hyperparameters)]
     problems = []
     for name in names:
         if name in SETTINGS and name not in known:
-            problems.append(f"{name} is a setting of the run, not a hyperparameter: use --{name.replace('_', '-')}")
+            problems.append(
+                f"{name} is a setting of the run, not a hyperparameter: set it as one (--{name.replace('_', '-')})"
+            )
         elif name not in known:
             hint = did_you_mean(name, known)
             problems.append(f"{algorithm} has no hyperparameter {name}, only {', '.join(known)}{hint and ': '}{hint}")

@@ -487,7 +487,7 @@ class RunConfig:
             content: The content of the stored run's `config.json`.
         """
         defaults = {name: _plain(known.default) for name, known in SETTINGS.items()}
-        # A field that was added later had its default then.
+        # A field that was added later had its default then; of a resolved run that is what the protocol fills in.
         stored = defaults | PROTOCOL | stored_options(content, self.output)
         current = json.loads(json.dumps({name: _plain(value) for name, value in self.options().items()}))
         if isinstance(stored.get("data_dir"), str):

@@ -42,12 +42,12 @@ def count_images(config: RunConfig) -> int:
 
 def load_data(config: RunConfig, counted: bool) -> Dataset:
     """Load the dataset of a run; if its images were just `counted`, they are not listed again."""
-    if not counted:
+    if not counted:  # what is kept may be of an earlier run, and files may have changed since
         _load.cache_clear()
     try:
         return _load(_key(config))
     finally:
-        _load.cache_clear()
+        _load.cache_clear()  # counting and training are one use each; labels of a large dataset take memory
 
 
 def forget_images() -> None:

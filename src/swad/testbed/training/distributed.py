@@ -71,7 +71,7 @@ class Dist:
 
     def barrier(self) -> None:
         """Wait until every process has come this far."""
-        self.any(False)
+        self.any(False)  # torch's own barrier guesses the GPU from the rank
 
     def broadcast(self, value: T) -> T:
         """Return the main process's value in every process."""

@@ -27,7 +27,7 @@ from swad.testbed.data.transforms import Normalize
 from swad.testbed.results.records import Record
 from swad.testbed.training.config import ResolvedConfig
 from swad.testbed.training.distributed import Dist
-from swad.testbed.training.state import Training
+from swad.testbed.training.state import TrainingState
 from swad.testbed.training.step import EAGER
 
 MAX_KEPT_BYTES = 2 * 2**30
@@ -269,7 +269,7 @@ class Evaluator:
         log: Called with a message if an evaluation cannot be captured in a CUDA graph.
     """
 
-    def __init__(self, training: Training, log: Callable[[str], None] = print) -> None:
+    def __init__(self, training: TrainingState, log: Callable[[str], None] = print) -> None:
         self._log = log
         config, sources, dist = training.config, training.sources, training.dist
         self._sources, self._live, self._cache = sources, training.predictor, training.cache

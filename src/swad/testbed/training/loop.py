@@ -37,13 +37,13 @@ from swad.testbed.training.dataset import (
     untrained_classes,
 )
 from swad.testbed.training.distributed import Dist, in_main_process, process_group
+from swad.testbed.training.errors import explain
 from swad.testbed.training.evaluation import Evaluator, score_records
 from swad.testbed.training.export import cpu_weights
-from swad.testbed.training.failures import explain
 from swad.testbed.training.interrupts import StopRequest, catch_interrupts
 from swad.testbed.training.numerics import torch_settings
+from swad.testbed.training.output import RunOutput, report, too_few_evaluations
 from swad.testbed.training.recipes import reads_cache, recipe_of
-from swad.testbed.training.report import RunOutput, report, too_few_evaluations
 from swad.testbed.training.resolve import resolve
 from swad.testbed.training.run_dir import (
     BRANCH,
@@ -57,19 +57,19 @@ from swad.testbed.training.run_dir import (
     read_start,
     remove_checkpoint,
 )
-from swad.testbed.training.state import Training
+from swad.testbed.training.state import TrainingState
 from swad.util import signals
 from swad.util.images import DataError
 from swad.util.names import listed, snapshot_name
 from swad.util.statistics import mean
 
-__all__ = ["ConfigError", "Interrupted", "RunCallback", "RunConfig", "RunError", "RunResult", "train"]
+__all__ = ["ConfigError", "RunCallback", "RunConfig", "RunError", "RunInterrupted", "RunResult", "train"]
 
 CHECKPOINT_SECONDS = 60.0
 """Least time between two checkpoints, unless the config gives a number of steps."""
 
 
-class Interrupted(signals.Interrupted):
+class RunInterrupted(signals.Interrupted):
     """The run was interrupted and can be resumed."""
 
     def __init__(self, run_dir: Path, step: int) -> None:
@@ -94,7 +94,7 @@ def train(
     Raises:
         ConfigError: The settings are invalid.
         RunError: The run directory cannot be used, or the run cannot continue.
-        Interrupted: Ctrl-C or SIGTERM; call again to resume.
+        RunInterrupted: Ctrl-C or SIGTERM; call again to resume.
     """
     if not isinstance(config, RunConfig):
         if not isinstance(config, Mapping):
@@ -108,9 +108,9 @@ def train(
         callbacks = [] if callback is None else [callback]
         if progress:
             # Imported here because it needs rich, which training does not.
-            from swad.testbed.training.callback import DisplayCallback, make_display
+            from swad.testbed.training.callback import make_display
 
-            callbacks.append(DisplayCallback(resolved.name, stack.enter_context(make_display(1))))
+            callbacks.append(stack.enter_context(make_display(1)).of_run(resolved.name))
         events = combine(callbacks)
         if not in_main_process():
             events = RunCallback()
@@ -136,11 +136,11 @@ def _train(config: ResolvedConfig, callback: RunCallback) -> RunResult:
         try:
             return run.run()
         except KeyboardInterrupt:
-            raise Interrupted(config.output, run.checkpoint_step) from None
+            raise RunInterrupted(config.output, run.checkpoint_step) from None
         except Exception as error:
             # A package that is interrupted while it is imported may swallow the interrupt and fail in another way.
             if stop.raised:
-                raise Interrupted(config.output, run.checkpoint_step) from None
+                raise RunInterrupted(config.output, run.checkpoint_step) from None
             if isinstance(error, RecordError):
                 raise RunError(str(error)) from None
             explained = explain(error, config, get_algorithm(config.algorithm))
@@ -214,7 +214,7 @@ class _Run:
             self.dist.call_in_main(decode, DataError)
 
     def _build(self) -> None:
-        self.training = Training(self.config, self.sources, self.dist, self.cache, self.output.log)
+        self.training = TrainingState(self.config, self.sources, self.dist, self.cache, self.output.log)
         if self.checkpoint is None:  # earlier versions began such runs, and they can be finished
             networks.require_whole_patches(
                 self.training.predictor, str(self.config.network), self.sources.image_spec.size

@@ -148,12 +148,12 @@ class Cycle:
         return 1.0 + (self.low - 1.0) * ((step - self.start) % self.cycle + 1) / self.cycle
 
 
-class Decay:
+class WarmupDecay:
     """The factor of the learning rate in a training from scratch: a linear warm-up, then a polynomial decay to `low`.
 
     The rate stays at `low` after the last update of the decay; with `cycle` it continues in cycles of `cyclic_lr`.
 
-    >>> decay = Decay(warmup=2, end=6, low=0.0)
+    >>> decay = WarmupDecay(warmup=2, end=6, low=0.0)
     >>> [decay(step) for step in range(8)]
     [0.5, 1.0, 1.0, 0.75, 0.5, 0.25, 0.0, 0.0]
 

@@ -42,9 +42,11 @@ class DomainBedRecipe:
 
     name: Literal["imagenet", "own"] | None = None
     large = False
-    """Whether datasets take too long to be listed, decoded or cached before the first epoch."""
+    """Whether a run trains in epochs on all images together, which take too long to be decoded or cached before."""
     center_crop: bool | None = None
     """Whether images are evaluated on their center; None for what the dataset says."""
+    lr_batch: int | None = None
+    """Images in the batch for which the learning rate is given; None if it is that of every batch."""
 
     # -- settings -------------------------------------------------------------------------------------------------
 
@@ -126,9 +128,10 @@ class DomainBedRecipe:
         """Return the steps in one cycle of the learning rate; None if it is not cyclic."""
         return lr_schedule.cycle_steps(config.steps) if config.lr_schedule == "cyclic" else None
 
-    def averaging_start(self, config: ResolvedConfig) -> int | None:
-        """Return the step after which averages of the end of training begin; None for that of the plan."""
-        return None
+    def plan(self, config: ResolvedConfig) -> registry.Plan:
+        """Return the steps and evaluations of a run, from which the windows of its averages follow."""
+        ratio = benchmarks.get(config.dataset).defaults.tolerance_ratio
+        return registry.Plan(config.steps, config.evaluate_every, ratio, config.eval_offset, self.cycle_steps(config))
 
     def branch_step(self, config: ResolvedConfig) -> int | None:
         """Return the step after which a run keeps a checkpoint for other runs to branch from; None if it does not."""
@@ -138,18 +141,10 @@ class DomainBedRecipe:
         """Return the factor of the learning rate after a number of updates; None for a constant one."""
         cycle = self.cycle_steps(config)
         if cycle is not None:
-            return lr_schedule.Cycle(cycle, lr_schedule.LOWEST, averaging_plan(config).late)
+            return lr_schedule.Cycle(cycle, lr_schedule.LOWEST, self.plan(config).late)
         return lr_schedule.lr_factor(config.lr_schedule, config.total_steps, config.epochs)
 
-    def lr_scale(self, batch_size: int) -> float:
-        """Return the learning rate of a batch size as a multiple of the hyperparameter."""
-        return 1.0
-
     # -- batches --------------------------------------------------------------------------------------------------
-
-    def domain_sizes(self, sizes: Sequence[int]) -> tuple[int, ...]:
-        """Return the sizes of the domains that an algorithm tells apart."""
-        return tuple(sizes)
 
     def sampler(self, config: ResolvedConfig, pool: Pool, batch_size: int) -> Sampler:
         """Return what draws the images of every step."""
@@ -168,19 +163,27 @@ class DomainBedRecipe:
         log: Callable[[str], None],
     ) -> ImageSource:
         """Return the source of training images: a cache of decoded images if there is one, else memory or files."""
+        import torch
+
         from swad.testbed.data.augmentation import Augmentation
-        from swad.testbed.data.images import ArrayImages, CachedImages, FileImages, in_memory
+        from swad.testbed.data.images import ArrayImages, CachedImages, EncodedImages, FileImages, in_memory
         from swad.testbed.data.transforms import Normalize, train_transform
 
         augmentation = Augmentation(**config.augmentation)
         options: dict[str, Any] = {"views": algorithm.views, "device": dist.device}
         if cache is not None:
             return CachedImages(cache, pool, image_spec, config.seed, augmentation=augmentation, log=log, **options)
-        normalize = Normalize(image_spec, dist.device)
+        # In the layout of a network that is trained from scratch.
+        memory_format = torch.channels_last if self.large and dist.device.type == "cuda" else None
+        normalize = Normalize(image_spec, dist.device, memory_format)
         if in_memory(pool, image_spec):
             return ArrayImages(pool, normalize, **options)
-        transform = train_transform(image_spec, augmentation)
-        return FileImages(pool, transform, normalize, workers=config.workers, **options)
+        options["workers"] = config.workers
+        if self.large and config.workers is None:
+            options["workers"] = max(1, available_cores() // dist.local_world_size)
+        if config.input_pipeline == "gpu" and not image_spec.low_res:
+            return EncodedImages(pool, image_spec.size, augmentation, normalize, **options)
+        return FileImages(pool, train_transform(image_spec, augmentation), normalize, **options)
 
 
 class OwnRecipe(DomainBedRecipe):
@@ -223,13 +226,11 @@ class ImageNetRecipe(DomainBedRecipe):
     name = "imagenet"
     large = True
     center_crop = True
+    lr_batch = 256  # Goyal et al., "Accurate, Large Minibatch SGD: Training ImageNet in 1 Hour", 2017
 
     EPOCHS = 90
     WARMUP_EPOCHS = 5
     CYCLE_EPOCHS = 3
-    LR_BATCH = 256
-    """Images in the batch for which the learning rate is given. It grows in proportion to the batch: Goyal et al.,
-    "Accurate, Large Minibatch SGD: Training ImageNet in 1 Hour", 2017."""
     LOW = 1 / 20
     """The learning rate after 80 % of training, as a share of the highest."""
     MICRO_BATCH = 256
@@ -341,7 +342,7 @@ class ImageNetRecipe(DomainBedRecipe):
         problems, warmup = [], self.warmup_steps(config)
         if config.steps == 1:
             problems.append("the imagenet recipe needs at least 2 steps, got 1: train for more epochs")
-        if warmup > averaging_plan(config).late:
+        if warmup > self.plan(config).late:
             problems.append(
                 f"the warm-up must end before the last 20 % of the {config.steps} steps, got {warmup} steps: lower "
                 "warmup_epochs"
@@ -372,63 +373,26 @@ class ImageNetRecipe(DomainBedRecipe):
         assert config.epochs is not None
         return round(epochs * config.steps / config.epochs)
 
-    def averaging_start(self, config: ResolvedConfig) -> int | None:
+    def plan(self, config: ResolvedConfig) -> registry.Plan:
         """A cyclic run shares its first 80 % with a constant one, so its cycles do not move the window."""
-        return config.steps - max(1, config.steps // 5)
+        return dataclasses.replace(super().plan(config), start=config.steps - max(1, config.steps // 5))
 
     def branch_step(self, config: ResolvedConfig) -> int | None:
         """A run that neither decays to the end nor is a branch can be the trunk of one."""
         shares = config.lr_schedule != "decay" and config.branch_from is None
-        return averaging_plan(config).late if shares else None
+        return self.plan(config).late if shares else None
 
     def lr_factor(self, config: ResolvedConfig) -> Callable[[int], float] | None:
         """Warm-up and decay, then what the schedule says."""
         decays = config.lr_schedule == "decay"
-        end, low = (config.total_steps, 0.0) if decays else (averaging_plan(config).late, self.LOW)
-        return lr_schedule.Decay(self.warmup_steps(config), end, low, cycle=self.cycle_steps(config))
-
-    def lr_scale(self, batch_size: int) -> float:
-        """The learning rate grows with the batch."""
-        return batch_size / self.LR_BATCH
-
-    def domain_sizes(self, sizes: Sequence[int]) -> tuple[int, ...]:
-        """Pool the images of all domains."""
-        return (sum(sizes),)
+        end, low = (config.total_steps, 0.0) if decays else (self.plan(config).late, self.LOW)
+        return lr_schedule.WarmupDecay(self.warmup_steps(config), end, low, cycle=self.cycle_steps(config))
 
     def sampler(self, config: ResolvedConfig, pool: Pool, batch_size: int) -> Sampler:
         """Epochs without replacement."""
         from swad.testbed.data.sampling import Epochs
 
         return Epochs(pool, batch_size, config.seed)
-
-    def images(
-        self,
-        config: ResolvedConfig,
-        pool: Pool,
-        image_spec: ImageSpec,
-        algorithm: Algorithm,
-        dist: Dist,
-        cache: ImageCache | None,
-        log: Callable[[str], None],
-    ) -> ImageSource:
-        """Return the source of training images: memory, or files that processes or the GPU decode."""
-        import torch
-
-        from swad.testbed.data.augmentation import Augmentation
-        from swad.testbed.data.images import ArrayImages, EncodedImages, FileImages, in_memory
-        from swad.testbed.data.transforms import Normalize, train_transform
-
-        augmentation, on_gpu = Augmentation(**config.augmentation), dist.device.type == "cuda"
-        # In the layout of the network.
-        normalize = Normalize(image_spec, dist.device, torch.channels_last if on_gpu else None)
-        options: dict[str, Any] = {"views": algorithm.views, "device": dist.device}
-        if in_memory(pool, image_spec):
-            return ArrayImages(pool, normalize, **options)
-        cores = max(1, available_cores() // dist.local_world_size)
-        options["workers"] = cores if config.workers is None else config.workers
-        if config.input_pipeline == "gpu" and not image_spec.low_res:
-            return EncodedImages(pool, image_spec.size, augmentation, normalize, **options)
-        return FileImages(pool, train_transform(image_spec, augmentation), normalize, **options)
 
 
 _RECIPES = (DomainBedRecipe(), OwnRecipe(), ImageNetRecipe())
@@ -458,9 +422,7 @@ def reads_cache(config: ResolvedConfig) -> bool:
 
 def averaging_plan(config: ResolvedConfig) -> registry.Plan:
     """Return the steps and evaluations of a run, from which the windows of its averages follow."""
-    recipe, ratio = recipe_of(config), benchmarks.get(config.dataset).defaults.tolerance_ratio
-    cycle, start = recipe.cycle_steps(config), recipe.averaging_start(config)
-    return registry.Plan(config.steps, config.evaluate_every, ratio, config.eval_offset, cycle, start)
+    return recipe_of(config).plan(config)
 
 
 def default_hyperparameters(dataset: str, algorithm: str, recipe: str | None = None) -> dict[str, Any]:

@@ -130,13 +130,18 @@ def resolution_notes(config: RunConfig, resolved: ResolvedConfig) -> list[str]:
         size = _cache_bytes(config, _count_images(on_device)) / 1e9
         notes.append(
             f"using the torchvision input pipeline: the cache of decoded images would take {size:,.0f} GB, more than "
-            f"the default limit of {LARGEST_DEFAULT_CACHE / 1e9:,.0f} GB; pass --input-pipeline gpu to build it"
+            f"the default limit of {LARGEST_DEFAULT_CACHE / 1e9:,.0f} GB; set input_pipeline to gpu (--input-pipeline) "
+            "to build it"
         )
     if benchmark.image_spec.low_res and (given := recipe.apply(config).augmentation):
         notes.append(f"augmentation ({', '.join(given)}): ignored, because low-resolution images are not augmented")
-    options = {"--cache": config.cache, "--cache-size": config.cache_size}
-    if unused := [flag for flag, value in options.items() if value]:
-        hint = "" if recipe.large or benchmark.image_spec.low_res else "; pass --input-pipeline gpu to use one"
+    options = {"cache": config.cache, "cache_size": config.cache_size}
+    if unused := [name for name, value in options.items() if value]:
+        hint = (
+            ""
+            if recipe.large or benchmark.image_spec.low_res
+            else "; set input_pipeline=gpu (--input-pipeline) to use one"
+        )
         without = f"{recipe.name} recipe" if recipe.large else "torchvision input pipeline"
         notes.append(f"{', '.join(unused)}: ignored, because the {without} uses no image cache{hint}")
     return notes

@@ -356,6 +356,7 @@ class RunDir:
             _require_no_differences(config, _parse_settings(self.path, state["config"]), checkpoint)
             self._require_same_records(state)
         self.truncate_records(0 if state is None or branches else state["records_offset"])
+        # Again for a resumed run: settings of the machine may differ, and the file may have been edited.
         self._settings = config.to_json()
         self._write_json(CONFIG, self._settings)
 

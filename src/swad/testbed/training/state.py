@@ -69,7 +69,7 @@ class Clock:
     evaluation: float = 0.0
 
 
-class Training:
+class TrainingState:
     """The algorithm, its optimizers, its data and the averages that follow it, after `step` steps.
 
     An algorithm with a preparation makes its updates before step 1: `step` is then 0 or below, down to
@@ -99,6 +99,7 @@ class Training:
         self.engine = self._build_engine(log)
 
         self.step = -self.n_preparation
+        # On the device, so that no step waits for it; in double precision, as an epoch may be a sum of 10,000 losses.
         self.loss_sum = torch.zeros((), dtype=torch.float64, device=dist.device)
         self.loss_count = 0
         self.best = BestWeights()
@@ -117,6 +118,7 @@ class Training:
     def train_step(self, number: int, inputs: Inputs) -> Tensor:
         """Make update `number`, update the averages, and return the loss, still on the device."""
         phase = self.algorithm.phase(number)
+        # The update before, also of a run that was resumed here: its checkpoint was saved before the phase started.
         if number > 1 and phase != self.algorithm.phase(number - 1):
             self.algorithm.on_phase_start(phase)
         loss, replayed = self.engine(number, phase, inputs, self.draw_randomness(number))
@@ -320,7 +322,9 @@ def build_algorithm(
 
 def _run_info(config: ResolvedConfig, sources: Sources, dist: Dist, batch_size: int, n_preparation: int) -> RunInfo:
     image_spec, pooled, recipe = sources.image_spec, config.batches == "pooled", recipe_of(config)
-    domain_sizes = recipe.domain_sizes([len(split) for split in sources.train])
+    domain_sizes = tuple(len(split) for split in sources.train)
+    if recipe.large:
+        domain_sizes = (sum(domain_sizes),)
     n_groups = 1 if pooled else len(domain_sizes)
     return RunInfo(
         domain_sizes,
@@ -333,7 +337,7 @@ def _run_info(config: ResolvedConfig, sources: Sources, dist: Dist, batch_size: 
         pooled=pooled,
         optimizer=config.optimizer,
         momentum=config.momentum or 0.0,
-        lr_scale=recipe.lr_scale(batch_size),
+        lr_scale=batch_size / recipe.lr_batch if recipe.lr_batch else 1.0,
         gather=partial(dist.gather, n_groups),
         local_shard=partial(dist.local_shard, n_groups),
     )

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from swad.testbed.results.failures import read_failure, retry_failed
-from swad.testbed.training.callback import DisplayCallback, make_display
+from swad.testbed.training.callback import make_display
 from swad.testbed.workers.claims import Claims
 from swad.testbed.workers.local import train_locally
 from swad.testbed.workers.watch import Watch
@@ -53,7 +53,7 @@ def train_all(configs: Sequence[RunConfig], jobs: int = 1) -> list[RunResult]:
     # Under torchrun one process group serves all runs: processes that leave one cannot join a second.
     joined = process_group(resolved[0].device) if launched()[1] > 1 else nullcontext()
     with joined, make_display(len(resolved)) as display:
-        return [train(config, callback=DisplayCallback(names[config.output], display)) for config in resolved]
+        return [train(config, callback=display.of_run(names[config.output])) for config in resolved]
 
 
 def display_names(configs: Sequence[RunConfig]) -> list[str]:

@@ -123,10 +123,10 @@ def _train(config: RunConfig, claim: Claim, train: Train | None) -> str | None:
             return None
         except KeyboardInterrupt:
             (directory / STARTS).unlink(missing_ok=True)
-            raise loop.Interrupted(directory, 0) from None
+            raise loop.RunInterrupted(directory, 0) from None
         except Exception as error:
             claim.require()  # what failed may be a write that the new owner prevented
-            if isinstance(error, loop.Interrupted):
+            if isinstance(error, loop.RunInterrupted):
                 (directory / STARTS).unlink(missing_ok=True)
                 raise
             _leave_broken_device(directory, error)

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from swad.testbed.data import mnist
-from swad.testbed.paper.config import find_datasets, make_config
+from swad.testbed.paper.paper_config import find_datasets, make_config
 from swad.testbed.training.config import ConfigError
 
 

@@ -13,7 +13,7 @@ import swad
 from helpers.runs import short
 from swad.testbed.algorithms.base import RunInfo
 from swad.testbed.training.loop import train
-from swad.testbed.training.report import PASSES, estimate_statistics, range_warnings
+from swad.testbed.training.output import PASSES, estimate_statistics, range_warnings
 from swad.testbed.training.run_dir import RunResult
 
 

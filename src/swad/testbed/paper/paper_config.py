@@ -197,7 +197,7 @@ def find_datasets(root: Path | None) -> tuple[str, ...]:
     if root is None:
         return ()
     if not root.is_dir():
-        raise DataError(f"--data must be a directory, got {root}: check the path")
+        raise DataError(f"data (--data) must be a directory, got {root}: check the path")
     return tuple(name for name in PAPER_DATASETS if _is_there(_benchmark(name), root))
 
 
@@ -225,10 +225,10 @@ def config_problems(config: PaperConfig) -> list[str]:
     if config.datasets:
         problems += _run_problems(config)
     elif config.runs is None:
-        found = "no --data was given" if config.data is None else f"{config.data} has none"
+        found = "data is not set" if config.data is None else f"{config.data} has none"
         problems.append(
             f"a dataset of the paper is needed ({', '.join(PAPER_DATASETS)}), but {found}: give the directory that "
-            "contains them (--data), or use --scale small"
+            "contains them as data (--data), or use the scale small (--scale)"
         )
     if config.radii is not None:
         try:

@@ -13,16 +13,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from swad.testbed.paper.base import Reproduction, Results
-from swad.testbed.paper.config import PaperConfig
 from swad.testbed.paper.items import ITEMS
+from swad.testbed.paper.paper_config import PaperConfig
+from swad.testbed.paper.reproduction import PaperRuns, Reproduction
 from swad.testbed.results.figures.style import require_matplotlib
 from swad.testbed.results.report import Report
 from swad.testbed.results.tables import Table
 from swad.testbed.sweep.checks import require_valid
 from swad.testbed.sweep.directory import SweepDir
 from swad.testbed.sweep.estimate import describe_costs, estimate
-from swad.testbed.sweep.plan import Plan, dataset_label, merge
+from swad.testbed.sweep.plan import SweepPlan, dataset_label, merge
 from swad.testbed.sweep.run import Start, run_sweep
 from swad.testbed.sweep.spec import SweepSpec
 from swad.testbed.sweep.status import SweepStatus
@@ -34,12 +34,12 @@ INDEX = "index.md"
 
 
 @dataclass(frozen=True)
-class Cost:
+class RunCounts:
     """The runs that items need."""
 
     total: int
     finished: int
-    plan: Plan
+    plan: SweepPlan
 
     @property
     def missing(self) -> int:
@@ -51,7 +51,8 @@ def item_specs(items: Sequence[Reproduction], config: PaperConfig) -> list[Sweep
     """Return the sweeps of several items, each once. Items that the trials cannot give are an error."""
     if 0 not in config.trials and (lacking := [item.name for item in items if item.snapshots]):
         raise ValueError(
-            f"{' and '.join(lacking)} cannot be made: only runs of trial 0 keep snapshots; add 0 to --trial"
+            f"{' and '.join(lacking)} cannot be made: only runs of trial 0 keep snapshots; add 0 to the trials "
+            "(--trial)"
         )
     specs: list[SweepSpec] = []
     for item in items:
@@ -59,16 +60,16 @@ def item_specs(items: Sequence[Reproduction], config: PaperConfig) -> list[Sweep
     return specs
 
 
-def cost_of(items: Sequence[Reproduction], config: PaperConfig) -> Cost:
+def cost_of(items: Sequence[Reproduction], config: PaperConfig) -> RunCounts:
     """Count the runs of several items; a run that two of them need counts once."""
     sweep = SweepDir(config.output)
     return _cost(sweep, sweep.plan(item_specs(items, config)))
 
 
-def item_costs(items: Sequence[Reproduction], config: PaperConfig) -> dict[str, Cost]:
+def item_costs(items: Sequence[Reproduction], config: PaperConfig) -> dict[str, RunCounts]:
     """Return the cost of every item by name, and that of "all" together. Sweeps that items share are expanded once."""
     sweep = SweepDir(config.output)
-    plans: list[tuple[SweepSpec, Plan]] = []
+    plans: list[tuple[SweepSpec, SweepPlan]] = []
     costs = {}
     for item in items:
         own = []
@@ -82,11 +83,11 @@ def item_costs(items: Sequence[Reproduction], config: PaperConfig) -> dict[str, 
     return {**costs, "all": _cost(sweep, merge([plan for _, plan in plans]))}
 
 
-def _cost(sweep: SweepDir, plan: Plan) -> Cost:
-    return Cost(plan.total, len(plan.runs) - len(sweep.unfinished(plan).runs), plan)
+def _cost(sweep: SweepDir, plan: SweepPlan) -> RunCounts:
+    return RunCounts(plan.total, len(plan.runs) - len(sweep.unfinished(plan).runs), plan)
 
 
-def cost_lines(items: Sequence[Reproduction], config: PaperConfig, cost: Cost) -> list[str]:
+def cost_lines(items: Sequence[Reproduction], config: PaperConfig, cost: RunCounts) -> list[str]:
     """State the cost of several items: runs, and what is measured after training."""
     names = ", ".join(item.name for item in items)
     datasets = sorted({name for item in items for name in config.measured_datasets(item.datasets)})
@@ -101,7 +102,7 @@ def cost_lines(items: Sequence[Reproduction], config: PaperConfig, cost: Cost) -
     return lines
 
 
-def estimate_line(config: PaperConfig, cost: Cost, slots: int | None, progress: Progress | None = None) -> str:
+def estimate_line(config: PaperConfig, cost: RunCounts, slots: int | None, progress: Progress | None = None) -> str:
     """State the time and disk space of the runs that are missing, from a few measured steps; empty if none is.
 
     Args:
@@ -142,10 +143,10 @@ def train_missing(
     return run_sweep(sweep, start, specs=specs, retry_failed=retry_failed)
 
 
-def build_item(item: Reproduction, results: Results) -> Report:
+def build_item(item: Reproduction, paper_runs: PaperRuns) -> Report:
     """Measure and build one item from its finished runs, and write its files."""
-    config, folder = results.config, results.folder(item.name)
-    report = item.build(results)
+    config, folder = paper_runs.config, paper_runs.folder(item.name)
+    report = item.build(paper_runs)
     written = (*_write_tables(report.tables, folder, item.name), *report.written)
     write_json(
         folder / ITEM,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from swad.testbed.measure.engine import measure, plan
 from swad.testbed.measure.registry import stored_reports
 from swad.testbed.measure.saved_run import SavedRun, find_device
-from swad.testbed.paper.config import PAPER_DATASETS, PaperConfig
+from swad.testbed.paper.paper_config import PAPER_DATASETS, PaperConfig
 from swad.testbed.paper.trainings import Training, sweep_specs
 from swad.testbed.results.diagnostics import find_problems
 from swad.testbed.results.figures.style import save_figures
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 
     from swad.testbed.measure.base import Measurement
 
-Build = Callable[["Results"], Report]
+Build = Callable[["PaperRuns"], Report]
 """Measures what is missing, draws the figures, and returns the tables."""
 
-BuildDataset = Callable[["Results", str, Sequence[str]], Report]
-"""``build(results, dataset, names)``: the same for one dataset; the names tell its figures from those of others."""
+BuildDataset = Callable[["PaperRuns", str, Sequence[str]], Report]
+"""``build(paper_runs, dataset, names)``: the same for one dataset; the names tell its figures from those of others."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ MANY = 100
 """So many runs are read together with all others of the sweep, from its summary."""
 
 
-class Results:
+class PaperRuns:
     """The finished runs that items are built from, and how to measure on them.
 
     Args:
@@ -91,7 +91,11 @@ class Results:
 
     def __init__(self, config: PaperConfig, progress: Progress | None = None) -> None:
         self.config = config
-        self.measuring: dict[str, Any] = {"device": config.device, "workers": config.workers, "progress": progress}
+        self.measure_options: dict[str, Any] = {
+            "device": config.device,
+            "workers": config.workers,
+            "progress": progress,
+        }
         """Arguments that all measurements have in common."""
         self._sweep = SweepDir(config.output)
         self._loaded: dict[Path, RunData] = {}
@@ -112,13 +116,15 @@ class Results:
         """Return those of the first of the requested trials; `RunError` if there is none."""
         runs = [run for run in self.runs(dataset, training) if run.trial == self.config.trials[0]]
         if not runs:
-            raise RunError(f"no run on {dataset} is finished: add --retry-failed to train failed runs again")
+            raise RunError(f"no run on {dataset} is finished: train failed runs again (--retry-failed)")
         return runs
 
     def measure(self, chosen: Sequence[tuple[SavedRun, Sequence[str]]], what: Measurement) -> None:
         """Measure weights of runs; what is stored already is not measured again."""
         device = find_device(self.config.device)
-        measure(plan(chosen, what, device), device, workers=self.config.workers, progress=self.measuring["progress"])
+        measure(
+            plan(chosen, what, device), device, workers=self.config.workers, progress=self.measure_options["progress"]
+        )
 
     def folder(self, item: str) -> Path:
         """Return the directory of an item's files."""
@@ -151,12 +157,12 @@ def availability_notes(config: PaperConfig, datasets: Sequence[str]) -> list[str
 def each_dataset(build: BuildDataset, datasets: Sequence[str]) -> Build:
     """Return what builds an item for each of its datasets, with notes on those that were not found."""
 
-    def build_all(results: Results) -> Report:
-        measured = results.config.measured_datasets(datasets)
-        reports = [build(results, dataset, [dataset] if len(measured) > 1 else []) for dataset in measured]
+    def build_all(paper_runs: PaperRuns) -> Report:
+        measured = paper_runs.config.measured_datasets(datasets)
+        reports = [build(paper_runs, dataset, [dataset] if len(measured) > 1 else []) for dataset in measured]
         tables = [table for report in reports for table in report.tables]
         return Report(
-            (*tables, *availability_notes(results.config, datasets)),
+            (*tables, *availability_notes(paper_runs.config, datasets)),
             tuple(path for report in reports for path in report.written),
             tuple(path for report in reports for path in report.row_files),
         )

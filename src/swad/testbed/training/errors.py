@@ -38,7 +38,7 @@ def explain(error: Exception, config: ResolvedConfig, algorithm: type[Algorithm]
     if "dataloader worker" in text:
         return RunError(
             f"{config.output}: a process that loads images was killed, probably because memory ran out; "
-            f"use fewer workers (--workers 1) or a smaller batch_size, then run the command again to resume"
+            f"lower workers (--workers) or batch_size, then run the command again to resume"
         )
     rank, world_size = launched()
     if world_size > 1 and any(phrase in text for phrase in _LOST_PEER):

@@ -35,7 +35,7 @@ from swad.testbed.training.export import cpu_weights, model_card, save_weights
 from swad.testbed.training.numerics import autocast
 from swad.testbed.training.predictions import Predictions
 from swad.testbed.training.run_dir import WEIGHTS, RunDir, RunResult, disk_errors
-from swad.testbed.training.state import Training
+from swad.testbed.training.state import TrainingState
 from swad.util.names import snapshot_name
 from swad.util.version import __version__
 
@@ -123,7 +123,7 @@ def weights_file(name: str) -> str:
 
 
 def report(
-    training: Training,
+    training: TrainingState,
     evaluator: Evaluator,
     target: Target,
     output: RunOutput,
@@ -192,7 +192,7 @@ def report(
     )
 
 
-def _final_weights(training: Training) -> Iterator[tuple[str, str, dict[str, Tensor]]]:
+def _final_weights(training: TrainingState) -> Iterator[tuple[str, str, dict[str, Tensor]]]:
     """Yield the name, description and tensors of all weights that are reported."""
     if training.config.report_live:
         best = training.best
@@ -250,12 +250,12 @@ def _training_images(loader: Loader, epoch: int) -> Iterator[Tensor]:
 # -- averages that should not be trusted ----------------------------------------------------------------------------
 
 
-def too_few_evaluations(config: ResolvedConfig, training: Training) -> list[str]:
+def too_few_evaluations(config: ResolvedConfig, training: TrainingState) -> list[str]:
     """Say before the first step which averages will not find their start, as in a short run on a large dataset."""
     steps = config.total_steps
     evaluations = sum(map(config.evaluates, range(1, steps + 1)))
     every = max(1, steps // 10)
-    more_often = f" or evaluate more often (--evaluate-every {every})" if evaluations < steps else ""
+    more_often = f" or evaluate more often: evaluate_every={every} (--evaluate-every)" if evaluations < steps else ""
     return [
         f"{name} needs {valley.n_converge} evaluations to find its start, but {steps} steps have {evaluations}: "
         f"train longer{more_often}"
@@ -264,7 +264,7 @@ def too_few_evaluations(config: ResolvedConfig, training: Training) -> list[str]
     ]
 
 
-def range_warnings(training: Training, losses: Mapping[int, float], n_classes: int) -> list[str]:
+def range_warnings(training: TrainingState, losses: Mapping[int, float], n_classes: int) -> list[str]:
     """Say which averages never found their start, or start before the network has learned anything.
 
     Args:
