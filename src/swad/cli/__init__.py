@@ -26,6 +26,7 @@ from swad.cli import (
     log,
     measure,
     merge,
+    predict,
     prune,
     report,
     reproduce,
@@ -57,6 +58,7 @@ add_command(app, log.log, log.EXAMPLES)
 add_command(app, surface.surface, surface.EXAMPLES)
 add_command(app, robustness.robustness, robustness.EXAMPLES)
 add_command(app, merge.merge, merge.EXAMPLES)
+add_command(app, predict.predict, predict.EXAMPLES)
 add_command(app, reproduce.reproduce, reproduce.EXAMPLES)
 add_command(app, doctor.doctor, doctor.EXAMPLES)
 app.add_typer(measure.app, name="measure")
