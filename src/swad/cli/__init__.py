@@ -23,6 +23,7 @@ from swad.cli import (
     datasets,
     demo,
     doctor,
+    export,
     log,
     measure,
     merge,
@@ -59,6 +60,7 @@ add_command(app, surface.surface, surface.EXAMPLES)
 add_command(app, robustness.robustness, robustness.EXAMPLES)
 add_command(app, merge.merge, merge.EXAMPLES)
 add_command(app, predict.predict, predict.EXAMPLES)
+add_command(app, export.export, export.EXAMPLES)
 add_command(app, reproduce.reproduce, reproduce.EXAMPLES)
 add_command(app, doctor.doctor, doctor.EXAMPLES)
 app.add_typer(measure.app, name="measure")
