@@ -176,6 +176,33 @@ def model_card(
 
 def markdown(file_name: str, card: Mapping[str, Any]) -> str:
     """Return the model card as Markdown."""
+    size, mean, std = card["input"]["size"], card["input"]["mean"], card["input"]["std"]
+    lines = [
+        *summary(file_name, card),
+        "## Loading",
+        "",
+        "```python",
+        *_loading_code(file_name, card),
+        "```",
+        "",
+        f"Input: {card['input']['channels']} × {size} × {size}, scaled to 0–1, mean {_joined(mean)}, "
+        f"standard deviation {_joined(std)}. {input_line(card)}",
+        "",
+        *_batch_dependence(card),
+        "## Settings",
+        "",
+        "```json",
+        json.dumps(card["config"], indent=2, default=str),
+        "```",
+        "",
+        f"Written by swad {card['version']} with torch {torch.__version__}.",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def summary(file_name: str, card: Mapping[str, Any]) -> list[str]:
+    """Return the first lines of a model card: where the weights come from, and their scores."""
     held_out = f"held out: {', '.join(card['targets'])}" if card["targets"] else "no target"
     lines = [
         f"# {file_name}",
@@ -199,30 +226,21 @@ def markdown(file_name: str, card: Mapping[str, Any]) -> str:
             for split, score in splits.items()
         ]
         lines.append("")
-    size, mean, std = card["input"]["size"], card["input"]["mean"], card["input"]["std"]
-    first = card["input"].get("resized_to")
-    resized = f"Images are resized to {first[0]} × {first[1]} first, as in the run's cache. " if first else ""
-    lines += [
-        "## Loading",
-        "",
-        "```python",
-        *_loading_code(file_name, card),
-        "```",
-        "",
-        f"Input: {card['input']['channels']} × {size} × {size}, scaled to 0–1, mean {_joined(mean)}, "
-        f"standard deviation {_joined(std)}. {resized}Classes: {', '.join(card['classes'])}.",
-        "",
-        *_batch_dependence(card),
-        "## Settings",
-        "",
-        "```json",
-        json.dumps(card["config"], indent=2, default=str),
-        "```",
-        "",
-        f"Written by swad {card['version']} with torch {torch.__version__}.",
-        "",
-    ]
-    return "\n".join(lines)
+    return lines
+
+
+def input_line(card: Mapping[str, Any]) -> str:
+    """Say how images are resized, and name the classes."""
+    spec = card["input"]
+    size, first = spec["size"], spec.get("resized_to")
+    if spec.get("low_res"):
+        resized = f"Images have {size} × {size} pixels and are not resized."
+    elif spec.get("center_crop"):
+        resized = f"The shorter side is resized to {round(size * 8 / 7)} (bilinear), and the center is cut out."
+    else:
+        before = f"to {first[0]} × {first[1]} first, as in the run's cache, then " if first else ""
+        resized = f"Images are resized {before}to {size} × {size} (bilinear, without keeping proportions)."
+    return f"{resized} Classes: {', '.join(card['classes'])}."
 
 
 def _algorithm(card: Mapping[str, Any]) -> tuple[type[Algorithm], Hyperparameters]:
@@ -230,14 +248,14 @@ def _algorithm(card: Mapping[str, Any]) -> tuple[type[Algorithm], Hyperparameter
     return algorithm, fill(algorithm.Hyperparameters, card["config"]["training"]["hyperparameters"])
 
 
-def _wraps_network(card: Mapping[str, Any]) -> bool:
+def wraps_network(card: Mapping[str, Any]) -> bool:
     """Whether the algorithm's predictor is more than the network."""
     algorithm, _ = _algorithm(card)
     return algorithm.wrap_predictor.__func__ is not Algorithm.wrap_predictor.__func__  # type: ignore[attr-defined]
 
 
 def _loading_code(file_name: str, card: Mapping[str, Any]) -> list[str]:
-    if _wraps_network(card) or not catalog.in_timm(card["network"]):
+    if wraps_network(card) or not catalog.in_timm(card["network"]):
         own = [f"# SWAD_NETWORKS must name the folder of {card['network']}.py"] * catalog.is_own(card["network"])
         return ["import swad", *own, f'model, transform, class_names = swad.testbed.load_predictor("{file_name}")']
     channels = card["input"]["channels"]

@@ -1,0 +1,124 @@
+"""Export a model to a directory that timm loads, and push it to a hub: ``timm.create_model("local-dir:DIRECTORY")``."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+from torch import Tensor
+
+from swad.testbed.deploy.export import ExportError, Run, compare
+from swad.testbed.models import catalog
+from swad.testbed.training.export import Predictor, input_line, summary, wraps_network
+from swad.util.files import write_text
+from swad.util.names import one_line
+from swad.util.packages import require_extra
+
+
+def export_timm(predictor: Predictor, card: Mapping[str, Any], pixels: Tensor, output: Path) -> float:
+    """Write a directory that timm loads, with a model card, and return the largest difference on some images.
+
+    Args:
+        predictor: The model.
+        card: Its card.
+        pixels: The bytes of images to compare on.
+        output: The directory, which must not exist or be empty.
+    """
+    if wraps_network(card) or not catalog.in_timm(card["network"]):
+        raise ExportError(
+            f"a directory for timm needs a network of timm, got {card['network']} trained with {card['algorithm']}, "
+            "which timm does not have: export to .onnx or .pt2"
+        )
+    if output.exists() and (not output.is_dir() or any(output.iterdir())):
+        raise ExportError(f"{output} exists already: remove it, or choose another directory (-o)")
+    timm = catalog.import_timm()
+    output.parent.mkdir(parents=True, exist_ok=True)
+    partial = Path(tempfile.mkdtemp(prefix=f".{output.name}.", dir=output.parent))
+    try:
+        _save(timm, predictor, card, partial)
+        loaded = timm.create_model(f"local-dir:{partial}", pretrained=True).eval()
+        run: Run = lambda pixels: cast(Tensor, loaded(predictor.transform.normalize(pixels)))  # noqa: E731
+        difference = compare(run, predictor, pixels)
+        partial.chmod(0o755)  # temporary directories are private, and so are the files of safetensors
+        (partial / "model.safetensors").chmod(0o644)
+        partial.replace(output)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    return difference
+
+
+def push_to_hub(directory: Path, repository: str, private: bool = False) -> str:
+    """Upload a directory to a repository of the hub in one commit, and return the address.
+
+    Args:
+        directory: What `export_timm` wrote.
+        repository: For example "me/my-model"; it is created if it does not exist.
+        private: Create a private repository.
+    """
+    with require_extra("pushing to a hub", "vision"):
+        from huggingface_hub import HfApi
+    try:
+        api = HfApi(library_name="swad")
+        address = api.create_repo(repository, private=private, exist_ok=True)
+        api.upload_folder(repo_id=address.repo_id, folder_path=directory, commit_message="Add the model")
+    except Exception as error:  # the hub's client and its connection have many classes
+        raise ExportError(
+            f"cannot push {directory} to {repository}: {one_line(error, 200)}; the directory is complete, so check the "
+            f"connection and `hf auth login`, then run `hf upload {repository} {directory}`"
+        ) from None
+    return str(address)
+
+
+def _save(timm: Any, predictor: Predictor, card: Mapping[str, Any], folder: Path) -> None:
+    model, spec = cast(Any, predictor.model), predictor.transform.image_spec
+    model.pretrained_cfg = {
+        **model.pretrained_cfg,
+        "input_size": (spec.channels, spec.size, spec.size),
+        "mean": spec.mean,
+        "std": spec.std,
+        "interpolation": "bilinear",
+        # timm's name for an image that is resized to a square without keeping its proportions.
+        "crop_mode": "center" if spec.center_crop else "squash",
+        "crop_pct": 7 / 8 if spec.center_crop else 1.0,
+        "num_classes": len(predictor.class_names),
+        **dict.fromkeys(("tag", "license", "pool_size")),  # of the weights that training started from
+    }
+    arguments = {} if spec.channels == 3 else {"in_chans": spec.channels}
+    if catalog.takes_image_size(card["network"], spec.size):
+        arguments["img_size"] = spec.size
+    timm.models.save_for_hf(
+        model,
+        str(folder),
+        model_config={"label_names": list(predictor.class_names)},
+        model_args=arguments,
+        safe_serialization=True,
+    )
+    write_text(folder / "README.md", _readme(card))
+
+
+def _readme(card: Mapping[str, Any]) -> str:
+    lines = [
+        "---",
+        "library_name: timm",
+        "pipeline_tag: image-classification",
+        "tags: [image-classification, timm, swad]",
+        "---",
+        *summary(card["network"], card),
+        "## Use",
+        "",
+        "```python",
+        "import timm",
+        "",
+        '# "hf-hub:USER/NAME" instead, if it was pushed to a hub',
+        'model = timm.create_model("local-dir:DIRECTORY", pretrained=True).eval()',
+        "transform = timm.data.create_transform(**timm.data.resolve_model_data_config(model))",
+        'class_names = model.pretrained_cfg["label_names"]',
+        "```",
+        "",
+        f"{input_line(card)} EXIF orientations are ignored, as in training.",
+        "",
+    ]
+    return "\n".join(lines)
