@@ -47,6 +47,8 @@ def build_algorithm(
     algorithm_class = get_algorithm(config.algorithm)
     if problems := source_problems(config, sources.names):
         raise RunError(problems[0])
+    if algorithm_class.eager_only and dist.world_size > 1:
+        raise RunError(f"{config.algorithm} trains in one process, got {dist.world_size}: start it without torchrun")
     image_spec = sources.image_spec
     # Initialize on the CPU, so that the initial weights are the same on every device.
     torch.manual_seed(derive_seed(WEIGHTS, config.seed))

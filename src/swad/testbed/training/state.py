@@ -153,7 +153,8 @@ class Training:
         config, dist, algorithm = self.config, self.dist, self.algorithm
         # A collective that another process never reaches would hang in a graph, without an error to report.
         several = "several processes average their gradients during backward, which is not captured"
-        obstacle = several if dist.world_size > 1 else ""
+        own_steps = f"{config.algorithm} makes its steps itself, with optimizers of its own"
+        obstacle = several if dist.world_size > 1 else own_steps if algorithm.eager_only else ""
         frozen_norms = bool(config.freeze_bn) and bool(batch_norms(self.predictor))
         fusible = config.precision == "bf16" and (frozen_norms or find_vit(self.predictor) is not None)
         kind, reason = choose_engine(config.engine, dist.device, config.total_steps, fusible, obstacle)
