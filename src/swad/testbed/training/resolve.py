@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import torch
 
-from swad.testbed.algorithms.registry import canonical_name
+from swad.testbed.algorithms.registry import canonical_name, get_algorithm
 from swad.testbed.data import benchmarks
 from swad.testbed.data.benchmark import Benchmark
 from swad.testbed.data.cache_build import DEFAULT_SIZE as DEFAULT_CACHE_SIZE
@@ -119,6 +119,10 @@ def resolution_notes(config: RunConfig, resolved: ResolvedConfig) -> list[str]:
     if resolved.weights == "random" and lr == Defaults.lr and "lr" not in config.hyperparameters:
         notes.append(
             f"lr is {lr:g}, the default for fine-tuning, but the weights are random: set a higher one (--set lr=1e-3)"
+        )
+    if get_algorithm(resolved.algorithm).eager_only:
+        notes.append(
+            f"{resolved.algorithm} makes its steps itself, with optimizers of its own: eagerly, in one process"
         )
     recipe = recipe_of(resolved)
     if reads_cache(resolved):

@@ -163,7 +163,8 @@ class TrainingState:
         config, dist, algorithm = self.config, self.dist, self.algorithm
         # A collective that another process never reaches would hang in a graph, without an error to report.
         several = "several processes average their gradients during backward, which is not captured"
-        obstacle = several if dist.world_size > 1 else ""
+        own_steps = f"{config.algorithm} makes its steps itself, with optimizers of its own"
+        obstacle = several if dist.world_size > 1 else own_steps if algorithm.eager_only else ""
         frozen_norms = bool(config.freeze_bn) and bool(batch_norms(self.predictor))
         fusible = config.precision == "bf16" and (frozen_norms or find_vit(self.predictor) is not None)
         kind, reason = choose_engine(config.engine, dist.device, config.total_steps, fusible, obstacle)
@@ -297,6 +298,8 @@ def build_algorithm(
     algorithm_class = get_algorithm(config.algorithm)
     if problems := source_problems(config, sources.names):
         raise RunError(problems[0])
+    if algorithm_class.eager_only and dist.world_size > 1:
+        raise RunError(f"{config.algorithm} trains in one process, got {dist.world_size}: start it without torchrun")
     image_spec = sources.image_spec
     # Initialize on the CPU, so that the initial weights are the same on every device.
     torch.manual_seed(derive_seed(WEIGHTS, config.seed))
