@@ -60,6 +60,15 @@ Stored = Annotated[
 ]
 Workers = Annotated[int | None, typer.Option(help="Number of processes that read images.", callback=_check_workers)]
 Select = Annotated[str, typer.Option("--select", help="Model selection: iid, last, oracle, oracle_best_step or lodo.")]
+SelectBy = Annotated[
+    str | None,
+    typer.Option(
+        metavar="METRIC",
+        help="Metric by which runs are selected: accuracy, balanced_accuracy, auc, f1, worst_domain, worst_group or "
+        "accuracy:CLASS, if the runs recorded it. Default: that of their training.",
+    ),
+]
+Metric = Annotated[str, typer.Option(metavar="METRIC", help="Metric of the tables, one of those of --select-by.")]
 TargetSplit = Annotated[
     str,
     typer.Option(
@@ -102,14 +111,20 @@ def read_runs(folder: Path) -> RunList:
     return runs
 
 
-def selected_results(folder: Path, select: str, target_split: str = "in") -> tuple[RunList, list[DatasetResults]]:
+def selected_results(
+    folder: Path, select: str, target_split: str = "in", metric: str = "accuracy", select_by: str | None = None
+) -> tuple[RunList, list[DatasetResults]]:
     """Read all runs below a directory, and select the results of every method."""
+    from swad.testbed.results.metrics import metric_problem
     from swad.testbed.results.selection import SELECTIONS, collect_results
 
     require_choice("--select", select, SELECTIONS)
     require_choice("--target-split", target_split, ("in", "out", "full", "test"))
+    for option, name in (("--metric", metric), ("--select-by", select_by or metric)):
+        if problem := metric_problem(option, name):
+            raise ValueError(problem)
     runs = read_runs(folder)
-    return runs, collect_results(runs, select, target_split)
+    return runs, collect_results(runs, select, target_split, metric, select_by)
 
 
 def stored_runs(context: typer.Context, directories: list[Path], file: str, *options: str) -> list[Path]:

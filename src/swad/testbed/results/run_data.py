@@ -68,6 +68,11 @@ class RunData:
         """The name of the algorithm."""
         return str(self.config.get("algorithm", "erm"))
 
+    @property
+    def select_by(self) -> str:
+        """The metric by which the run chose its `best` weights."""
+        return str(self.config.get("select_by", "accuracy"))
+
     @cached_property
     def trial(self) -> int:
         """The number of the trial, which determines the split into training and validation."""

@@ -11,6 +11,7 @@ which returns a `ResolvedConfig`.
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import json
 import os
 from collections.abc import Iterable, Mapping
@@ -19,9 +20,10 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 from swad.testbed.data.augmentation import Augmentation
+from swad.testbed.results.metrics import CLASS_ACCURACY, METRICS, metric_problem, recorded_metrics
 from swad.testbed.training import lr_schedule
 from swad.testbed.training.setting import Setting, add_args, setting, settings_of
-from swad.util.names import NO_TARGET, data_name, did_you_mean, is_utf8, name_problem
+from swad.util.names import NO_TARGET, choice_problem, data_name, did_you_mean, is_utf8, name_problem
 
 FORMAT = 2
 """Version of `config.json`."""
@@ -259,6 +261,20 @@ class RunConfig:
         free_on_resume=False,
         help="Also report the live weights: `best` (highest validation accuracy) and `last`.",
     )
+    metrics: tuple[str, ...] = setting(
+        (),
+        role="output",
+        free_on_resume=False,
+        help="Metrics to record beside loss and accuracy: balanced_accuracy, auc, f1, worst_group (lowest accuracy on "
+        "a class in a domain), class_accuracy (accuracy on every class, its sensitivity).",
+    )
+    select_by: str = setting(
+        "accuracy",
+        role="output",
+        free_on_resume=False,
+        help="Metric on source validation by which `best` is chosen: accuracy, worst_domain, accuracy:CLASS or one of "
+        "--metrics. It is recorded, too.",
+    )
     early_stop: bool = setting(
         True,
         role="protocol",
@@ -368,6 +384,7 @@ class RunConfig:
             "data_dir": None if self.data_dir is None else Path(os.path.abspath(self.data_dir)),
             "averages": tuple(averages),
             "log": (self.log,) if isinstance(self.log, str) else tuple(self.log),
+            "metrics": (self.metrics,) if isinstance(self.metrics, str) else tuple(self.metrics),
             "snapshots": tuple(sorted(self.snapshots)),
         }
         forms |= {name: dict(getattr(self, name)) for name in ("dataset_options", "augmentation", "hyperparameters")}
@@ -427,6 +444,11 @@ class RunConfig:
         return f"{self.target_name}-{self.trial}"
 
     @property
+    def recorded_metrics(self) -> tuple[str, ...]:
+        """The metrics that are recorded beside loss and accuracy."""
+        return recorded_metrics(self.metrics, self.select_by)
+
+    @property
     def eval_offset(self) -> int:
         """Steps by which evaluations come late: 1 in the reference schedule."""
         return int(self.schedule == "reference")
@@ -440,7 +462,7 @@ class RunConfig:
         schedule = self.lr_schedule
         if schedule is not None and (problem := lr_schedule.problem(schedule, self.epochs)):
             problems.append(problem)
-        problems += _augmentation_problems(self.augmentation) + self._name_problems()
+        problems += _augmentation_problems(self.augmentation) + self._name_problems() + self._metric_problems()
         try:
             json.dumps(self.dataset_options)
         except (TypeError, ValueError) as error:
@@ -453,6 +475,15 @@ class RunConfig:
             problems.append(f"image_std must be numbers above 0, got {std!r}")
         if not self.report_live and not self.averages:
             problems.append("a run without report_live needs at least one average, got none")
+        return problems
+
+    def _metric_problems(self) -> list[str]:
+        recorded = (*METRICS, CLASS_ACCURACY)
+        problems = [choice_problem("a metric", name, recorded) for name in self.metrics if name not in recorded]
+        if problem := metric_problem("select_by", self.select_by):
+            problems.append(problem)
+        if not problems and self.recorded_metrics and importlib.util.find_spec("torchmetrics") is None:
+            problems.append(f"{', '.join(self.recorded_metrics)} needs torchmetrics: pip install 'swad[metrics]'")
         return problems
 
     def _name_problems(self) -> list[str]:

@@ -53,10 +53,10 @@ SEGMENT_LOG = "segments"
 
 @dataclass
 class BestWeights:
-    """The live weights with the highest mean validation accuracy; the earliest among equals."""
+    """The live weights with the highest validation score; the earliest among equals."""
 
     step: int = 0
-    accuracy: float = -math.inf
+    score: float = -math.inf
     weights: dict[str, Tensor] | None = None
 
 
@@ -205,10 +205,10 @@ class TrainingState:
         """Pass the validation loss to the averages and return the status of each."""
         return self.group.observe(val_loss) if self.group is not None else {}
 
-    def update_best(self, accuracy: float) -> None:
-        """Keep a copy of the live weights if their validation accuracy is the highest so far."""
-        if self.config.report_live and accuracy > self.best.accuracy:
-            self.best = BestWeights(self.step, accuracy, cpu_weights(self.predictor))
+    def update_best(self, score: float) -> None:
+        """Keep a copy of the live weights if their validation score is the highest so far."""
+        if self.config.report_live and score > self.best.score:
+            self.best = BestWeights(self.step, score, cpu_weights(self.predictor))
 
     @property
     def should_stop(self) -> bool:
@@ -264,7 +264,10 @@ class TrainingState:
             self.group.load_state_dict(state["averages"])
         self.step, self.loss_count = state["step"], state["loss_count"]
         self.loss_sum.copy_(state["loss_sum"])
-        self.best, self.clock = BestWeights(**state["best"]), Clock(**state["clock"])
+        best = {
+            "score" if name == "accuracy" else name: value for name, value in state["best"].items()
+        }  # its name in earlier versions
+        self.best, self.clock = BestWeights(**best), Clock(**state["clock"])
         self.recorded = dict(state["recorded"])
 
 

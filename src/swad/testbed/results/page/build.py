@@ -21,6 +21,7 @@ from swad.testbed.results.figures.style import PALETTE
 from swad.testbed.results.figures.training import METRICS, selected_run
 from swad.testbed.results.labels import algorithm_label, directory_names, is_erm, weights_label
 from swad.testbed.results.measured_report import MeasuredReport
+from swad.testbed.results.metrics import get_metric
 from swad.testbed.results.page.comparisons import comparison_section
 from swad.testbed.results.page.measured import measured_sections
 from swad.testbed.results.page.sweep import build_sweep, is_sweep, range_of
@@ -93,6 +94,7 @@ class Experiment:
 
     id: str
     name: str
+    metric: str
     table: Table
     key_rows: frozenset[str]
     """Names of the paper's rows that are shown at first."""
@@ -155,7 +157,7 @@ def write_page(
     template = _environment().get_template("page.html")
     page = template.render(
         title=title,
-        facts=_facts(runs, method),
+        facts=_facts(runs, method, by_dataset[0].select_by if by_dataset else "accuracy"),
         n_warnings=len(noted),
         warnings=noted[:MAX_WARNINGS],
         target_use=_target_use(method) if any(run.targets for run in runs) else "",
@@ -224,6 +226,7 @@ def _experiment(id: str, results: DatasetResults, table: Table, headline: str, d
     return Experiment(
         id,
         results.dataset,
+        get_metric(results.metric).title,
         table,
         frozenset(row.name for row in key_rows),
         headline,
@@ -278,7 +281,7 @@ def _points(curve: ByStep, scale: int) -> list[list[float | str]]:
     return [[step, round(scale * value, 5) if value - value == 0 else str(value)] for step, value in curve.items()]
 
 
-def _facts(runs: Sequence[RunData], method: str) -> list[tuple[str, str]]:
+def _facts(runs: Sequence[RunData], method: str, select_by: str) -> list[tuple[str, str]]:
     def join(values: Iterable[str]) -> str:
         return ", ".join(dict.fromkeys(values))
 
@@ -292,7 +295,7 @@ def _facts(runs: Sequence[RunData], method: str) -> list[tuple[str, str]]:
             "Runs",
             f"{finished:,} finished" if finished == len(runs) else f"{finished:,} of {len(runs):,} finished",
         ),
-        ("Selection", method),
+        ("Selection", method if select_by == "accuracy" else f"{method}, by {get_metric(select_by).label}"),
     ]
 
 
