@@ -52,6 +52,7 @@ FORMATS = ["svg,pdf,png"]
 DataNow = Annotated[
     Path | None, typer.Option("--data", "-d", help="Dataset directory, if it moved since the run was trained.")
 ]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="State the cost, and measure nothing.")]
 Stored = Annotated[
     bool,
     typer.Option(

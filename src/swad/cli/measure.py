@@ -14,7 +14,7 @@ from typer.core import TyperGroup
 from swad.cli import _options as parse
 from swad.cli._command import add_command
 from swad.cli._fields import FieldOption, Special
-from swad.cli._options import FORMATS, DataNow, Device, FigureFormats, Runs, Stored, Workers
+from swad.cli._options import FORMATS, DataNow, Device, DryRun, FigureFormats, Runs, Stored, Workers
 
 if TYPE_CHECKING:
     from swad.testbed.measure.base import Measurement
@@ -86,7 +86,7 @@ def make_command(what: type[Measurement]) -> Callable[..., None]:
         ] = None,
         by_target: Annotated[str | None, typer.Option(metavar="COLUMN", help="A column to show by target.")] = None,
         stored: Stored = False,
-        dry_run: Annotated[bool, typer.Option("--dry-run", help="State the cost, and measure nothing.")] = False,
+        dry_run: DryRun = False,
         log: Annotated[bool, typer.Option("--log", help="Draw values on a logarithmic axis.")] = False,
         output: Annotated[
             Path | None,

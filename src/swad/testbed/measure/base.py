@@ -262,6 +262,11 @@ class Store:
             file.mark_shown(self._keys[directory], weights=list(names), fingerprints=list(fingerprints), **options)
 
 
+def as_stored(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings as they are read back: lists instead of tuples."""
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in settings.items()}
+
+
 def options_of(what: type[Measurement]) -> dict[str, Setting]:
     """Return the options of a measurement: its fields, with the text on each in the docstring's ``Args:``."""
     texts: dict[str, str] = {}

@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from swad.testbed.measure.base import Job, MeasuredRun, Measurement, Store
+from swad.testbed.measure.base import Job, MeasuredRun, Measurement, Store, as_stored
 from swad.testbed.results.measurement_rows import RowFile
 from swad.util.names import counted
 from swad.util.progress import Progress
@@ -50,8 +50,7 @@ def plan(
         of_run = what.on(run, device)
         of_device = {"device": device.type} if what.of_device else {}
         settings = {**of_run.settings(), **run.image_settings(what.images), **of_device}
-        as_stored = {name: list(value) if isinstance(value, tuple) else value for name, value in settings.items()}
-        jobs.append(Job(run, of_run, of_run.weights(run, names), as_stored))
+        jobs.append(Job(run, of_run, of_run.weights(run, names), as_stored(settings)))
     return jobs
 
 
@@ -64,7 +63,9 @@ def cost(jobs: Sequence[Job], device: torch.device | str = "cpu") -> str:
     n_by_job = [sum(job.what.n_evaluations(job.run, names) for _, names in cases) for job, cases in missing]
     n_missing = sum(n_by_job)
     n_all = sum(job.what.n_evaluations(job.run, list(job.fingerprints)) * len(job.what.cases()) for job in jobs)
-    text = f"{name}: {counted(len(jobs), 'run')}, {counted(n_all, 'evaluation')}, {n_all - n_missing:,} stored"
+    n_models = sum(len(job.places) for job in jobs)
+    measured = counted(n_models, "model") if n_models else counted(len(jobs), "run")
+    text = f"{name}: {measured}, {counted(n_all, 'evaluation')}, {n_all - n_missing:,} stored"
     first, cases = next((each for each, n in zip(missing, n_by_job, strict=True) if n), (None, []))
     if first is None:
         return f"{text}, nothing to do"

@@ -106,8 +106,8 @@ FILES = Registry(
         "kept_segments",
         "merge_runs",
         "saved_run",
+        "imagenet",
         "imagenet_models",
         "imagenet_report",
-        "run_imagenet",
     ),
 )
