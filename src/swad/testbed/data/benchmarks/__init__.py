@@ -10,6 +10,7 @@ separated like PATH), that says ``BENCHMARK = Benchmark(...)``. Only the request
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,8 @@ def _check(benchmark: object, module: str) -> Benchmark:
 
 
 FILES = Registry("dataset", __name__, "SWAD_DATASETS", "BENCHMARK", _check, DataError)
+OWN_FOLDER = "folder"
+"""The dataset that is any directory of images."""
 
 
 def names() -> tuple[str, ...]:
@@ -52,6 +55,12 @@ def get(name: str) -> Benchmark:
     if hint := did_you_mean(name, known):
         raise DataError(f"there is no dataset {name!r}: {hint}")
     raise DataError(f"there is no dataset {name!r}; choose one of {', '.join(known)}")
+
+
+def label(name: str, data: Path | None) -> str:
+    """Return the name of a dataset in directories and results: only your own folder is named after its directory."""
+    name = get(name).name
+    return Path(os.path.abspath(data)).name if name == OWN_FOLDER and data is not None else name
 
 
 def option_problem(benchmark: Benchmark, options: Options) -> str:
