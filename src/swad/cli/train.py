@@ -187,7 +187,6 @@ def _configs(output: Path, options: dict[str, Any]) -> list[RunConfig]:
     """One config for each algorithm, trial and target."""
     from swad.testbed.algorithms.registry import canonical_name
     from swad.testbed.data import benchmarks
-    from swad.testbed.sweep.plan import dataset_label
     from swad.testbed.training.recipes import get_recipe
 
     benchmark, data_dir = benchmarks.get(options["dataset"]), options["data_dir"]
@@ -200,7 +199,7 @@ def _configs(output: Path, options: dict[str, Any]) -> list[RunConfig]:
     reads = not benchmark.domains and not get_recipe(benchmark.defaults.recipe).large
     dataset = benchmarks.load(benchmark.name, data_dir, check_counts=options["check_counts"]) if reads else None
     domains = benchmark.domains if dataset is None else dataset.domain_names
-    folder = dataset_label(benchmark.name, data_dir and data_dir.resolve())
+    folder = benchmarks.label(benchmark.name, data_dir and data_dir.resolve())
     algorithms = dict.fromkeys(map(canonical_name, options.pop("algorithm") or [SETTINGS["algorithm"].default]))
     trials = dict.fromkeys(options.pop("trial"))
     targets = options.pop("target") or (domains if len(domains) > 1 else (NO_TARGET,))

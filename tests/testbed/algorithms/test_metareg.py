@@ -17,7 +17,7 @@ from swad.testbed.algorithms.metareg import MetaReg
 from swad.testbed.data.loaders import Batch
 from swad.testbed.models import networks
 from swad.testbed.results.records import read_records
-from swad.testbed.training import loop, report
+from swad.testbed.training import loop, output
 from swad.testbed.training.loop import RunInterrupted, train
 from swad.testbed.training.state import TrainingState
 
@@ -223,7 +223,7 @@ def test_every_update_of_a_preparation_is_timed_and_processes_can_stop_in_it(tmp
         agreed.extend([self.training.step] * agree)
         return stop_requested(self, agree)
 
-    for module in (loop, report):
+    for module in (loop, output):
         monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: seconds[0]))
     monkeypatch.setattr(TrainingState, "train_step", timed)
     monkeypatch.setattr(loop._Run, "_stop_requested", asked)

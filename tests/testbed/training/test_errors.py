@@ -13,7 +13,7 @@ from helpers.runs import short
 from swad.testbed import algorithms
 from swad.testbed.algorithms import erm
 from swad.testbed.data.workers import read_ahead
-from swad.testbed.training import failures
+from swad.testbed.training import errors
 from swad.testbed.training.loop import RunError, train
 
 FAULTY = """
@@ -83,7 +83,7 @@ def test_a_lost_rank_is_one_line(tmp_path, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("RANK", "0")
     error = RuntimeError("[gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:4711")
-    explained = failures.explain(error, short(tmp_path / "run"), erm.ERM)
+    explained = errors.explain(error, short(tmp_path / "run"), erm.ERM)
     assert "another process of this run ended, so rank 0 stops" in str(explained)
 
 
@@ -93,12 +93,12 @@ def test_a_worker_that_fails_is_not_called_killed(tmp_path):
 
     with pytest.raises(TypeError) as caught:
         list(read_ahead(fail, [3], 1, torch.device("cpu")))
-    explained = str(failures.explain(caught.value, short(tmp_path / "run"), erm.ERM))
+    explained = str(errors.explain(caught.value, short(tmp_path / "run"), erm.ERM))
     assert explained.endswith("loading images failed with TypeError: no image 3; SWAD_TRACEBACK=1 shows where")
     killed = RuntimeError("DataLoader worker (pid 123) is killed by signal: Killed. ")
-    assert "was killed, probably because memory ran out" in str(failures.explain(killed, short(tmp_path), erm.ERM))
+    assert "was killed, probably because memory ran out" in str(errors.explain(killed, short(tmp_path), erm.ERM))
 
 
 def test_other_errors_stay_as_they_are(tmp_path):
     for error in (KeyError("x"), RunError("one line")):
-        assert failures.explain(error, short(tmp_path / "run"), erm.ERM) is None
+        assert errors.explain(error, short(tmp_path / "run"), erm.ERM) is None

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from swad.testbed.data import benchmarks
 from swad.testbed.paper.items import ITEMS
 from swad.testbed.paper.paper_config import PaperConfig
 from swad.testbed.paper.reproduction import PaperRuns, Reproduction
@@ -22,7 +23,7 @@ from swad.testbed.results.tables import Table
 from swad.testbed.sweep.checks import require_valid
 from swad.testbed.sweep.directory import SweepDir
 from swad.testbed.sweep.estimate import describe_costs, estimate
-from swad.testbed.sweep.plan import SweepPlan, dataset_label, merge
+from swad.testbed.sweep.plan import SweepPlan, merge
 from swad.testbed.sweep.run import Start, run_sweep
 from swad.testbed.sweep.spec import SweepSpec
 from swad.testbed.sweep.status import SweepStatus
@@ -114,7 +115,7 @@ def estimate_line(config: PaperConfig, cost: RunCounts, slots: int | None, progr
     if not cost.missing:
         return ""
     missing = SweepDir(config.output).unfinished(cost.plan)
-    at_hand = [dataset_label(name, config.data) for name in config.datasets]
+    at_hand = [benchmarks.label(name, config.data) for name in config.datasets]
     estimates = estimate(missing, at_hand, config.device, slots, progress)
     return f"cost: {describe_costs(estimates, slots)}"
 

@@ -227,7 +227,8 @@ class _RunCost:
         targets = config.targets
         sources = [n for name, n in self._counts.items() if name not in targets]
         target = sum(n for name, n in self._counts.items() if name in targets)
-        validation = [int(0.2 * n) for n in sources]
+        shares = 2 if config.three_way else 1  # validation and test
+        validation = [(n - n_train(n, three_way=config.three_way)) // shares for n in sources]
         seen = [min(n, config.validation_subsample or n) for n in validation]
         steps, n_evaluations = self._steps(config)
         evaluated = n_evaluations * sum(seen) + _n_weights(config) * (sum(validation) + target)

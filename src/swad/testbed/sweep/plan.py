@@ -28,13 +28,10 @@ from swad.testbed.sweep.spec import SweepSpec, canonical_algorithms, selected_na
 from swad.testbed.training.config import SETTINGS, RunConfig
 from swad.testbed.training.recipes import default_hyperparameters
 from swad.util.grouping import group_by
-from swad.util.names import NO_TARGET, data_name
+from swad.util.names import NO_TARGET
 
 RUNS = "runs"
 """The folder of the runs in the directory of a sweep."""
-
-FOLDER = "folder"
-"""The dataset that is any directory of images."""
 
 Stage = Literal["search", "repeat"]
 
@@ -164,12 +161,6 @@ def merge(plans: Sequence[SweepPlan]) -> SweepPlan:
     return SweepPlan(tuple(runs.values()), tuple(searches))
 
 
-def dataset_label(dataset: str, data: Path | None) -> str:
-    """Return the name of a dataset in directories and results: only your own folder is named after its directory."""
-    name = benchmarks.get(dataset).name
-    return data_name(data) if name == FOLDER and data is not None else name
-
-
 # -- targets ------------------------------------------------------------------------------------------------------
 
 
@@ -206,7 +197,7 @@ class _Factory:
 
     def __init__(self, spec: SweepSpec, dataset: str, algorithm: str, directory: Path) -> None:
         self.spec, self.directory = spec, directory
-        self.name, self.dataset = dataset_label(dataset, spec.data), benchmarks.get(dataset).name
+        self.name, self.dataset = benchmarks.label(dataset, spec.data), benchmarks.get(dataset).name
         self.algorithm = canonical_name(algorithm)
         self.root = directory / RUNS / self.name / self.algorithm
         self.targets, self.sets = single_targets(spec, dataset), target_sets(spec, dataset, algorithm)
@@ -286,7 +277,7 @@ def same_request(first: SweepSpec, second: SweepSpec) -> bool:
 def _request(spec: SweepSpec) -> Mapping[str, Any]:
     """Return what a spec asks for, without the settings of the machine, such as the device."""
     content = spec.to_json()
-    own_folder = any(benchmarks.get(name).name == FOLDER for name in spec.datasets)
+    own_folder = any(benchmarks.get(name).name == benchmarks.OWN_FOLDER for name in spec.datasets)
     content["data"] = content["data"] if own_folder else None
     content["options"] = {
         name: value for name, value in content["options"].items() if not SETTINGS[name].free_on_resume

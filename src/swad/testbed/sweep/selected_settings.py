@@ -9,8 +9,9 @@ from typing import Any
 
 from swad.testbed.algorithms.registry import canonical_name
 from swad.testbed.averages import registry
+from swad.testbed.data import benchmarks
 from swad.testbed.results.selection_file import SelectionFile, read_selection
-from swad.testbed.sweep.plan import dataset_label, single_targets
+from swad.testbed.sweep.plan import single_targets
 from swad.testbed.sweep.spec import SweepSpec, canonical_algorithms, selected_name
 from swad.testbed.training.config import SETTINGS, ConfigError, RunConfig
 
@@ -36,7 +37,7 @@ def use_selection(configs: Iterable[RunConfig], selection: SelectionFile) -> lis
 
 def _use(config: RunConfig, selection: SelectionFile) -> RunConfig:
     options = selection.options(
-        dataset_label(config.dataset, config.data_dir),
+        benchmarks.label(config.dataset, config.data_dir),
         canonical_name(config.algorithm),
         config.target_name,
         trial=config.trial,
@@ -63,7 +64,7 @@ def read_selected(path: Path, spec: SweepSpec) -> dict[str, dict[str, Any]]:
     selection, average = read_selection(path), _first_label(spec.averages)
     selected, problems = {}, []
     for dataset, algorithm, trial in itertools.product(spec.datasets, canonical_algorithms(spec), spec.trials):
-        name = dataset_label(dataset, spec.data)
+        name = benchmarks.label(dataset, spec.data)
         for target in single_targets(spec, dataset):
             try:
                 options = selection.options(name, algorithm, target, trial=trial, average=average)

@@ -10,6 +10,7 @@ separated like PATH), that says ``BENCHMARK = Benchmark(...)``. Only the request
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from swad.testbed.data.domains import ArrayDomain, Dataset, Domain, FileDomain, 
 from swad.testbed.data.image_folder import locate, read_image_folder
 from swad.testbed.data.table import is_csv, read_csv
 from swad.util.images import DataError
-from swad.util.names import did_you_mean, plain
+from swad.util.names import data_name, did_you_mean, plain
 from swad.util.plugins import Registry
 
 __all__ = ["get", "load", "missing", "names", "option_problem", "read"]
@@ -36,6 +37,8 @@ def _check(benchmark: object, module: str) -> Benchmark:
 
 
 FILES = Registry("dataset", __name__, "SWAD_DATASETS", "BENCHMARK", _check, DataError)
+OWN_FOLDER = "folder"
+"""The dataset that is any directory of images."""
 
 
 def names() -> tuple[str, ...]:
@@ -53,6 +56,12 @@ def get(name: str) -> Benchmark:
     if hint := did_you_mean(name, known):
         raise DataError(f"there is no dataset {name!r}: {hint}")
     raise DataError(f"there is no dataset {name!r}; choose one of {', '.join(known)}")
+
+
+def label(name: str, data: Path | None) -> str:
+    """Return the name of a dataset in directories and results: only your own folder is named after its directory."""
+    name = get(name).name
+    return data_name(data) if name == OWN_FOLDER and data is not None else name
 
 
 def option_problem(benchmark: Benchmark, options: Options) -> str:
