@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from swad.cli._options import Device, Workers
-from swad.util.names import require_choice
+from swad.util.names import counted, require_choice
 
 if TYPE_CHECKING:
     from swad.testbed.deploy.predict import Prediction
@@ -68,7 +68,10 @@ def predict(
     file, _ = find_weights(run, weights)
     predictor, group_size = load_predictor(file), eval_group_size(read_card(file))
     found = find_images(images, predictor.class_names)
-    print(f"predicting {len(found):,} images with {file}" + f" in mixed groups of {group_size}" * bool(group_size))
+    print(
+        f"predicting {counted(len(found), 'image')} with {file}"
+        + f" in mixed groups of {group_size}" * bool(group_size)
+    )
     by_domain: Counts = defaultdict(lambda: defaultdict(float))
     with progress_report() as progress:
         rows = predict(predictor, found, where, _warn, group_size=group_size, workers=workers, progress=progress)

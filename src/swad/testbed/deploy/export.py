@@ -73,11 +73,7 @@ def comparison_pixels(
 def export_graph(predictor: Predictor, card: Mapping[str, Any], pixels: Tensor, output: Path) -> float:
     """Write a .pt2 or .onnx file and its model card, and return the largest difference on some images.
 
-    Args:
-        predictor: The model.
-        card: Its card.
-        pixels: The bytes of images to compare on.
-        output: The file; its suffix says the format.
+    `pixels` are the bytes of the images to compare on; the suffix of `output` says the format.
     """
     if size := eval_group_size(card):
         raise ExportError(

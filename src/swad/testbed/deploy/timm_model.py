@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from torch import Tensor
 
-from swad.testbed.deploy.export import ExportError, Run, compare
+from swad.testbed.deploy.export import ExportError, compare
 from swad.testbed.models import catalog
 from swad.testbed.training.export import Predictor, input_line, summary, wraps_network
 from swad.util.files import write_text
@@ -21,11 +21,7 @@ from swad.util.packages import require_extra
 def export_timm(predictor: Predictor, card: Mapping[str, Any], pixels: Tensor, output: Path) -> float:
     """Write a directory that timm loads, with a model card, and return the largest difference on some images.
 
-    Args:
-        predictor: The model.
-        card: Its card.
-        pixels: The bytes of images to compare on.
-        output: The directory, which must not exist or be empty.
+    `pixels` are the bytes of the images to compare on; `output` must not exist or be empty.
     """
     if wraps_network(card) or not catalog.in_timm(card["network"]):
         raise ExportError(
@@ -40,8 +36,7 @@ def export_timm(predictor: Predictor, card: Mapping[str, Any], pixels: Tensor, o
     try:
         _save(timm, predictor, card, partial)
         loaded = timm.create_model(f"local-dir:{partial}", pretrained=True).eval()
-        run: Run = lambda pixels: cast(Tensor, loaded(predictor.transform.normalize(pixels)))  # noqa: E731
-        difference = compare(run, predictor, pixels)
+        difference = compare(lambda pixels: loaded(predictor.transform.normalize(pixels)), predictor, pixels)
         partial.chmod(0o755)  # temporary directories are private
         partial.replace(output)
     finally:
@@ -52,9 +47,7 @@ def export_timm(predictor: Predictor, card: Mapping[str, Any], pixels: Tensor, o
 def push_to_hub(directory: Path, repository: str) -> str:
     """Upload a directory to a repository of the hub in one commit, and return the address.
 
-    Args:
-        directory: What `export_timm` wrote.
-        repository: For example "me/my-model"; it is created if it does not exist, public.
+    A repository that does not exist is created, a public one.
     """
     with require_extra("pushing to a hub", "vision"):
         from huggingface_hub import HfApi
