@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -12,13 +11,11 @@ from swad.cli._options import DataNow
 from swad.cli.predict import RunOrFile, WeightsOfRun
 from swad.util.names import counted, require_choice
 
-if TYPE_CHECKING:
-    from swad.testbed.deploy.choose import Candidate
-
 EXAMPLES = """
 swad export runs/my_images/erm/none-0 -o model.onnx
 swad export runs/my_images/erm/none-0 -o model.pt2 --weights swad
-swad export runs/my_images/erm/none-0/weights/swad.safetensors -o my_model --to timm --images photos
+swad export runs/my_images/erm/none-0 -o my_model --to timm --push me/my_model
+swad export swad.safetensors -o model.onnx --images photos
 """
 
 
@@ -29,23 +26,15 @@ def export(
     ] = Path("model.onnx"),
     weights: WeightsOfRun = None,
     to: Annotated[
-        str | None,
-        typer.Option(metavar="FORMAT", help="onnx, pt2 (torch.export) or timm. Default: the suffix of --output."),
+        str | None, typer.Option(help="onnx, pt2 (torch.export) or timm. Default: the suffix of --output.")
     ] = None,
     images: Annotated[
         list[Path] | None,
-        typer.Option(
-            metavar="PATH",
-            help="Images to compare the export on: folders or files. Default: validation images of the run.",
-        ),
+        typer.Option(metavar="PATH", help="Images to compare on: folders or files. Default: validation images of RUN."),
     ] = None,
     push: Annotated[
-        str | None,
-        typer.Option(metavar="USER/NAME", help="With --to timm: upload the directory to the Hugging Face hub."),
+        str | None, typer.Option(metavar="USER/NAME", help="Upload the directory for timm to the Hugging Face hub.")
     ] = None,
-    private: Annotated[
-        bool, typer.Option("--private", help="Create the repository of --push as a private one.")
-    ] = False,
     data: DataNow = None,
 ) -> None:
     """Write a model that other programs run, after comparing it with ours on real images.
@@ -55,12 +44,9 @@ def export(
     """
     from swad.cli._console import short_warnings
     from swad.testbed.deploy.choose import find_weights
-    from swad.testbed.deploy.export import card_path, export_graph, file_pixels, validation_pixels
-    from swad.testbed.deploy.images import find_images
+    from swad.testbed.deploy.export import comparison_pixels, export_graph
     from swad.testbed.deploy.timm_model import export_timm, push_to_hub
-    from swad.testbed.measure.saved_run import open_run
     from swad.testbed.training.export import load_predictor, read_card
-    from swad.util.images import DataError
 
     to = to or output.suffix.removeprefix(".")
     require_choice("--to, or the suffix of --output,", to, ("onnx", "pt2", "timm"))
@@ -69,37 +55,15 @@ def export(
     if push is not None and to != "timm":
         raise ValueError("--push uploads a directory for timm: add --to timm")
     file, candidates = find_weights(run, weights)
-    _print_choice(candidates)
+    for name, loss, accuracy, _ in candidates:
+        print(f"{name}: loss {loss:.4f}, accuracy {100 * accuracy:.2f} % on validation images of the sources")
+    if candidates:
+        print(f"chosen by that loss: {file.stem}; --weights takes another")
     predictor, card = load_predictor(file), read_card(file)
-    if images:
-        pixels = file_pixels([image.path for image in find_images(images, ())], predictor.transform)
-    elif run == file:
-        raise ValueError(f"an export is compared on real images, and {run} is not a run that has some: add --images")
-    else:
-        try:
-            pixels = validation_pixels(open_run(run, data), predictor.transform)
-        except DataError as error:
-            raise DataError(
-                f"the export is compared on images of the run, which cannot be read: {error}; or add --images"
-            ) from None
+    pixels = comparison_pixels(predictor.transform, images, run, data)
     with short_warnings():
         difference = (export_timm if to == "timm" else export_graph)(predictor, card, pixels, output)
     print(f"equals {file.name} on {counted(len(pixels), 'image')} (largest difference of the logits: {difference:.1g})")
-    print(f"wrote {output}" + ("" if to == "timm" else f" and {card_path(output)}"), flush=True)
+    print(f"wrote {output}" + ("" if to == "timm" else f" and {output}.md"), flush=True)
     if push is not None:
-        print(f"pushed to {push_to_hub(output, push, private)}")
-
-
-def _print_choice(candidates: Sequence[Candidate]) -> None:
-    """Print what the weights were chosen by."""
-    from swad.cli._console import make_console, plain_table
-
-    if not candidates:
-        return
-    right = ("Validation loss", "Validation accuracy, %")
-    table = plain_table("Weights", *right, right=right)
-    for candidate in candidates:
-        table.add_row(candidate.name, f"{candidate.loss:.4f}", f"{100 * candidate.accuracy:.2f}")
-    console = make_console()
-    console.print(table, highlight=False)
-    print(f"chosen by the loss on validation images of the sources: {candidates[0].name}; --weights takes another")
+        print(f"pushed to {push_to_hub(output, push)}")

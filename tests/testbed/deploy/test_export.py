@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 import zipfile
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,16 +12,21 @@ import torch
 from PIL import Image
 
 from helpers import ROOT
+from helpers.documents import example
 from swad.testbed.data.domains import ImageSpec
 from swad.testbed.data.transforms import PredictorTransform
 from swad.testbed.deploy import export
-from swad.testbed.deploy.export import ExportError, card_path, export_graph, file_pixels, validation_pixels
-from swad.testbed.measure.saved_run import open_run
+from swad.testbed.deploy.export import ExportError, comparison_pixels, export_graph
 from swad.testbed.training.export import load_predictor, read_card
+from swad.util.images import DataError
 
 onnxruntime = pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")
 SUFFIXES = (".onnx", ".pt2")
+WITHOUT_SWAD = """
+import sys
+assert not any(name.partition(".")[0] in ("swad", "timm") for name in sys.modules)
+"""
 
 
 def load(file):
@@ -35,7 +39,7 @@ def exported(timm_run, photographs, tmp_path_factory):
     """Both graphs of the network of timm, and its predictor."""
     folder = tmp_path_factory.mktemp("graphs")
     predictor, card = load(timm_run / "weights" / "ema.safetensors")
-    pixels = validation_pixels(open_run(timm_run), predictor.transform)
+    pixels = comparison_pixels(predictor.transform, None, timm_run)
     for suffix in SUFFIXES:
         assert export_graph(predictor, card, pixels, folder / f"model{suffix}") < 1e-5
     return predictor, folder
@@ -62,15 +66,14 @@ def test_the_graph_equals_the_predictor_for_any_number_of_images(exported, photo
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
-def test_the_code_of_the_card_runs_without_swad(exported, photographs, suffix, tmp_path):
+def test_the_graph_and_its_card_need_no_swad(exported, photographs, suffix, tmp_path):
     predictor, folder = exported
-    text = card_path(folder / f"model{suffix}").read_text()
+    text = (folder / f"model{suffix}.md").read_text()
     assert "Images are resized to 64 × 64 (bilinear, without keeping proportions)" in text
-    code = text.partition("```python\n")[2].partition("```")[0]
     name = photographs / "b" / "dog" / "0.png"
-    code = code.replace("photo.jpg", str(name)).replace(f'"model{suffix}"', f'"{folder}/model{suffix}"')
-    code += "\nimport sys\nassert not any(name.split('.')[0] in ('swad', 'timm') for name in sys.modules)\n"
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
+    code = text.partition("```python\n")[2].partition("```")[0].replace("photo.jpg", str(name))
+    code += example("ship-a-model.md", f'"model{suffix}"').replace("pixels = ...\n", "") + WITHOUT_SWAD
+    done = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True)
     with torch.inference_mode():
         number = predictor.model(predictor.transform(name)[None]).argmax()
     assert done.stdout.strip() == predictor.class_names[number], done.stderr
@@ -111,13 +114,20 @@ def test_the_preparation_of_the_card_gives_the_bytes_of_the_transform(spec, size
     assert torch.from_numpy(names["pixels"]).equal(expected[None])
 
 
-def test_validation_images_are_of_every_source_and_no_other(timm_run, photographs):
+def test_an_export_is_compared_on_validation_images_of_every_source(timm_run, photographs):
     transform = load_predictor(timm_run / "weights" / "last.safetensors").transform
-    pixels = validation_pixels(open_run(timm_run), transform)
-    found = {bytes(image.numpy()) for image in pixels}
-    domains = {path.parts[-3] for path in photographs.glob("*/*/*") if bytes(transform.pixels(path).numpy()) in found}
-    assert domains == {"b", "c"}
+    found = {bytes(image.numpy()) for image in comparison_pixels(transform, None, timm_run)}
+    paths = [path for path in photographs.glob("*/*/*") if bytes(transform.pixels(path).numpy()) in found]
+    assert {path.parts[-3] for path in paths} == {"b", "c"}
     assert 2 <= len(found) <= export.N_IMAGES
+    given = comparison_pixels(transform, [photographs / "a"], timm_run)
+    assert given.shape == (export.N_IMAGES, 3, 64, 64)
+    assert given[0].equal(transform.pixels(photographs / "a" / "cat" / "0.png"))
+    file = timm_run / "weights" / "last.safetensors"
+    with pytest.raises(ExportError, match=r"compared on real images, and the file .* has none: add --images$"):
+        comparison_pixels(transform, None, file)
+    with pytest.raises(DataError, match=r"is compared on images of .*, but .*; or add --images$"):
+        comparison_pixels(transform, None, timm_run, timm_run / "nowhere")
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
@@ -159,9 +169,3 @@ def test_without_the_packages_of_onnx(tiny_run, tmp_path, monkeypatch):
     with pytest.raises(ImportError, match=r"exporting to ONNX needs onnxscript: pip install 'swad\[export\]'"):
         export_graph(predictor, card, torch.zeros(1, 3, 28, 28, dtype=torch.uint8), tmp_path / "model.onnx")
     assert not list(tmp_path.iterdir())
-
-
-def test_files_to_compare_on(photographs):
-    transform = PredictorTransform(replace(ImageSpec(), size=32))
-    paths = sorted(photographs.glob("*/*/*.png"))
-    assert file_pixels(paths, transform).shape == (export.N_IMAGES, 3, 32, 32)

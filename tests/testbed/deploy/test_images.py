@@ -54,8 +54,8 @@ def test_a_csv_file_names_images(root):
     ("content", "message"),
     [
         (b"file\n5.png\n", r"must name a column path, got file: rename one$"),
-        (b"", r"must name a column path, got no line: rename one$"),
-        (b"path,label\n5.png,cow\n", r"line 2: a label must be a class of the model \(cat, dog\), got 'cow': correct"),
+        (b"", r"is not a CSV file in UTF-8 \(No columns to parse from file\): save it as one$"),
+        (b"path,label\n5.png,cow\n", r"labels in .* must be classes of the model, got cow: correct or empty them$"),
         (b"path\n\xff\n", r"is not a CSV file in UTF-8 \(.*\): save it as one$"),
         (b"path\n", r"list\.csv holds no image \(\.jpg, \.png, \.\.\.\): name another"),
     ],

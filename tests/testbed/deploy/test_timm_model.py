@@ -20,7 +20,7 @@ timm = pytest.importorskip("timm")
 
 
 def pixels_of(predictor, photographs):
-    return export.file_pixels(sorted(photographs.glob("*/*/*.png")), predictor.transform)
+    return export.comparison_pixels(predictor.transform, [photographs], photographs)
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -105,11 +105,8 @@ class Normalize:
 class PredictorTransform:
     """From an image to the tensor that a saved model was evaluated on, ``[channels, height, width]``.
 
-    An image is a PIL image, a uint8 array ``[height, width, channels]`` or ``[height, width]``, or the path of a file.
-    As in training, the EXIF orientation is ignored. The transform can be pickled, for the workers of a `DataLoader`.
-
-    Args:
-        image_spec: Form of the images.
+    An image is a path, a PIL image, or a uint8 array ``[height, width, channels]`` or ``[height, width]``. As in
+    training, the EXIF orientation is ignored. The transform can be pickled, for the workers of a `DataLoader`.
     """
 
     def __init__(self, image_spec: ImageSpec) -> None:
@@ -128,21 +125,24 @@ class PredictorTransform:
 
         if isinstance(image, str | os.PathLike):
             image = read_image(Path(image))
-        elif _is_picture(image):
+        elif isinstance(image, np.ndarray) and _is_picture(image):
             image = to_pil(image if image.ndim == 3 else image[..., None])
         elif not isinstance(image, Image.Image):
             got = f"{image.dtype} {tuple(image.shape)}" if hasattr(image, "dtype") else type(image).__name__
             raise DataError(
-                "an image must be a path, a PIL image or a uint8 array [height, width, 1 to 4 channels], "
+                "an image must be a path, a PIL image or a uint8 array [height, width, channels], "
                 f"got {got}: convert it"
             )
         return self._resize(image if self._mode is None else eight_bits(image).convert(self._mode))
 
 
-def _is_picture(image: object) -> TypeGuard[ByteArray]:
-    if not isinstance(image, np.ndarray) or image.dtype != np.uint8 or not image.size:
-        return False
-    return image.ndim == 2 or (image.ndim == 3 and image.shape[-1] <= 4)
+def _is_picture(array: np.ndarray[Any, Any]) -> bool:
+    return (
+        array.dtype == np.uint8
+        and array.size > 0
+        and array.ndim > 1
+        and array.shape[2:] in ((), (1,), (2,), (3,), (4,))
+    )
 
 
 def to_pil(image: Image.Image | ByteArray) -> Image.Image:

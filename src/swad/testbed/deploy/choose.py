@@ -1,8 +1,6 @@
 """Choose the weights of a run that are used: those with the lowest loss on the validation images of its sources.
 
-The held-out domain stays unseen, so its accuracy remains an estimate for new places. The loss decides, not the
-accuracy: with a few hundred validation images many weights have nearly equal accuracies, and `best` is the highest of
-dozens of evaluations.
+The held-out domain stays unseen. The loss decides, not the accuracy, in which many weights are nearly equal.
 """
 
 from __future__ import annotations
@@ -36,12 +34,12 @@ def find_weights(path: Path, name: str | None = None) -> tuple[Path, list[Candid
         if name is not None:
             raise ValueError(f"--weights chooses among those of a run, but {path} is one file: leave it out")
         return path, []
-    run = open_run(path)
     if name is not None:
-        return run.file(name), []
-    candidates = [candidate for candidate in validation_scores(path) if candidate.file.is_file()]
+        return open_run(path).file(name), []
+    scores = validation_scores(path)
+    candidates = [candidate for candidate in scores if candidate.file.is_file()]
     if not candidates:
-        raise RunError(f"no weights of {path} are left: restore one of {', '.join(run.weights.values())}")
+        raise RunError(f"no weights of {path} are left: restore {scores[0].file} or another, or train the run again")
     return candidates[0].file, candidates
 
 

@@ -16,9 +16,11 @@ from torch import Tensor, nn
 
 from swad.testbed.data.domains import ImageSpec
 from swad.testbed.data.transforms import Normalize, PredictorTransform, to_pil
-from swad.testbed.measure.saved_run import SavedRun
+from swad.testbed.deploy.images import find_images
+from swad.testbed.measure.saved_run import open_run
 from swad.testbed.training.export import Predictor, eval_group_size, input_line, summary
 from swad.util.files import atomic_write, write_text
+from swad.util.images import DataError
 from swad.util.names import one_line
 from swad.util.packages import require_extra
 
@@ -52,28 +54,32 @@ class PixelsToLogits(nn.Module):
         return cast(Tensor, self.model((pixels.to(torch.float32) / 255 - self.mean) / self.std))
 
 
-def validation_pixels(run: SavedRun, transform: PredictorTransform) -> Tensor:
-    """Return the bytes of validation images of a run, which every source domain contributes to."""
-    parts = [part for part in run.held_out[0].val if len(part)]
-    chosen = [(part.domain, part.keys[i]) for i in range(N_IMAGES) for part in parts if i < len(part)]
-    return torch.stack([transform.pixels(to_pil(domain.image(int(key)))) for domain, key in chosen[:N_IMAGES]])
-
-
-def file_pixels(paths: Sequence[Path], transform: PredictorTransform) -> Tensor:
-    """Return the bytes of the first images among files; one that cannot be decoded is an error."""
-    return torch.stack([transform.pixels(path) for path in paths[:N_IMAGES]])
+def comparison_pixels(
+    transform: PredictorTransform, images: Sequence[Path] | None, run: Path, data: Path | None = None
+) -> Tensor:
+    """Return the bytes of images to compare on: of some files, or of validation images of every source of a run."""
+    if images:
+        return torch.stack([transform.pixels(image.path) for image in find_images(images, ())[:N_IMAGES]])
+    if run.suffix == ".safetensors":
+        raise ExportError(f"an export is compared on real images, and the file {run} has none: add --images")
+    try:
+        parts = [part for part in open_run(run, data).held_out.sources.val if len(part)]
+        chosen = [(part.domain, part.keys[i]) for i in range(N_IMAGES) for part in parts if i < len(part)]
+        return torch.stack([transform.pixels(to_pil(domain.image(int(key)))) for domain, key in chosen[:N_IMAGES]])
+    except DataError as error:
+        raise DataError(f"the export is compared on images of {run}, but {error}; or add --images") from None
 
 
 def export_graph(predictor: Predictor, card: Mapping[str, Any], pixels: Tensor, output: Path) -> float:
     """Write a .pt2 or .onnx file and its model card, and return the largest difference on some images.
 
-    Args:
-        predictor: The model.
-        card: Its card.
-        pixels: The bytes of images to compare on.
-        output: The file; its suffix says the format.
+    `pixels` are the bytes of the images to compare on; the suffix of `output` says the format.
     """
-    require_single_images(card)
+    if size := eval_group_size(card):
+        raise ExportError(
+            f"an export predicts each image alone, but {card['algorithm']} looks at {size} images of a domain "
+            "together: use swad.testbed.load_predictor, or another algorithm"
+        )
     convert, read = {".pt2": (_to_pt2, _read_pt2), ".onnx": (_to_onnx, _read_onnx)}[output.suffix]
     content = {name: card[name] for name in ("description", "network", "algorithm", "classes", "input", "version")}
     try:
@@ -85,7 +91,7 @@ def export_graph(predictor: Predictor, card: Mapping[str, Any], pixels: Tensor, 
     with atomic_write(output, follow_link=True) as partial:
         save(partial)
         difference = compare(read(partial), predictor, pixels)
-    write_text(card_path(output), graph_card(output.name, card, predictor.transform.image_spec), follow_link=True)
+    write_text(f"{output}.md", graph_card(output.name, card, predictor.transform.image_spec), follow_link=True)
     return difference
 
 
@@ -104,77 +110,38 @@ def compare(run: Run, predictor: Predictor, pixels: Tensor) -> float:
     return difference
 
 
-def require_single_images(card: Mapping[str, Any]) -> None:
-    """Refuse a model whose predictions depend on the batch: a graph for any number of images has no groups."""
-    if size := eval_group_size(card):
-        raise ExportError(
-            f"an export predicts each image alone, but {card['algorithm']} looks at {size} images of a domain "
-            "together: use swad.testbed.load_predictor, or another algorithm"
-        )
-
-
-def card_path(output: Path) -> Path:
-    """Return where the model card of a .pt2 or .onnx file is."""
-    return output.with_name(f"{output.name}.md")
-
-
 def graph_card(file_name: str, card: Mapping[str, Any], spec: ImageSpec) -> str:
-    """Return the model card of a .pt2 or .onnx file as Markdown, with code that prepares an image and predicts."""
-    if file_name.endswith(".onnx"):
-        runtime = "onnxruntime"
-        load = [
-            f'session = onnxruntime.InferenceSession("{file_name}")',
-            'card = json.loads(session.get_modelmeta().custom_metadata_map["card"])',
-        ]
-        call = '(logits,) = session.run(None, {"pixels": pixels})'
-    else:
-        runtime = "torch"
-        load = [
-            'files = {"card.json": ""}',
-            f'model = torch.export.load("{file_name}", extra_files=files).module()',
-            'card = json.loads(files["card.json"])',
-        ]
-        call = "logits = model(torch.from_numpy(pixels)).detach().numpy()"
-    imports = ["import json", "", "import numpy", *sorted(("import PIL.Image", f"import {runtime}"), key=str.lower)]
-    return "\n".join(
-        [
-            *summary(file_name, card),
-            "## Use",
-            "",
-            "```python",
-            *imports,
-            "",
-            *load,
-            "",
-            *preparation(spec),
-            call,
-            'print(card["classes"][logits[0].argmax()])',
-            "```",
-            "",
-            f"Input `pixels`: uint8 `[batch, {spec.channels}, {spec.size}, {spec.size}]`, any batch. Output "
-            f"`logits`: float32 `[batch, {len(card['classes'])}]`; their softmax are probabilities. The normalization "
-            f"is a part of the graph. {input_line(card)} EXIF orientations are ignored, as in training.",
-            "",
-            f"Written by swad {card['version']} with torch {torch.__version__}.",
-            "",
-        ]
-    )
+    """Return the model card of a .pt2 or .onnx file as Markdown, with the code that prepares an image."""
+    lines = [
+        *summary(file_name, card),
+        "## Input and output",
+        "",
+        f"`pixels`: uint8 `[batch, {spec.channels}, {spec.size}, {spec.size}]`, any batch. `logits`: float32 "
+        f"`[batch, {len(card['classes'])}]`; their softmax are probabilities. The normalization is part of the graph. "
+        f"{input_line(card)} EXIF orientations are ignored, as in training.",
+        "",
+        "```python",
+        *preparation(spec),
+        "```",
+        "",
+        f"Written by swad {card['version']} with torch {torch.__version__}.",
+        "",
+    ]
+    return "\n".join(lines)
 
 
 def preparation(spec: ImageSpec) -> list[str]:
     """Return the code that makes `pixels` of the file photo.jpg with Pillow and NumPy, exactly as the transform."""
     size, mode = spec.size, "L" if spec.channels == 1 else "RGB"
-    lines = [f'image = PIL.Image.open("photo.jpg").convert("{mode}")']
-    if spec.low_res:
-        lines.append(f"assert image.size == ({size}, {size})")
-    elif spec.center_crop:
+    lines = ["import numpy", "import PIL.Image", "", f'image = PIL.Image.open("photo.jpg").convert("{mode}")']
+    if spec.center_crop:
         lines += [
             f"sides = [int({round(size * 8 / 7)} * side / min(image.size)) for side in image.size]",
             "image = image.resize(sides, PIL.Image.Resampling.BILINEAR)",
             f"left, top = (round((side - {size}) / 2) for side in sides)",
             f"image = image.crop((left, top, left + {size}, top + {size}))",
         ]
-    else:
+    elif not spec.low_res:
         for height, width in filter(None, (spec.resized_to, (size, size))):
             lines.append(f"image = image.resize(({width}, {height}), PIL.Image.Resampling.BILINEAR)")
     array = "numpy.array(image)[None, None]" if mode == "L" else "numpy.array(image).transpose(2, 0, 1)[None]"
@@ -206,12 +173,8 @@ def _read_pt2(path: Path) -> Run:
 
 def _to_onnx(program: torch.export.ExportedProgram, card: str) -> Save:
     with require_extra("exporting to ONNX", "export"):
-        import onnx
-        import onnxruntime
-        import onnxscript
-    assert onnx
-    assert onnxruntime
-    assert onnxscript
+        import onnxruntime as onnxruntime
+        import onnxscript as onnxscript  # which torch uses, with onnx
     exported = torch.onnx.export(
         program,
         dynamo=True,

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from torch import Tensor
 
-from swad.testbed.deploy.export import ExportError, Run, compare
+from swad.testbed.deploy.export import ExportError, compare
 from swad.testbed.models import catalog
 from swad.testbed.training.export import Predictor, input_line, summary, wraps_network
 from swad.util.files import write_text
@@ -21,11 +21,7 @@ from swad.util.packages import require_extra
 def export_timm(predictor: Predictor, card: Mapping[str, Any], pixels: Tensor, output: Path) -> float:
     """Write a directory that timm loads, with a model card, and return the largest difference on some images.
 
-    Args:
-        predictor: The model.
-        card: Its card.
-        pixels: The bytes of images to compare on.
-        output: The directory, which must not exist or be empty.
+    `pixels` are the bytes of the images to compare on; `output` must not exist or be empty.
     """
     if wraps_network(card) or not catalog.in_timm(card["network"]):
         raise ExportError(
@@ -40,29 +36,24 @@ def export_timm(predictor: Predictor, card: Mapping[str, Any], pixels: Tensor, o
     try:
         _save(timm, predictor, card, partial)
         loaded = timm.create_model(f"local-dir:{partial}", pretrained=True).eval()
-        run: Run = lambda pixels: cast(Tensor, loaded(predictor.transform.normalize(pixels)))  # noqa: E731
-        difference = compare(run, predictor, pixels)
-        partial.chmod(0o755)  # temporary directories are private, and so are the files of safetensors
-        (partial / "model.safetensors").chmod(0o644)
+        difference = compare(lambda pixels: loaded(predictor.transform.normalize(pixels)), predictor, pixels)
+        partial.chmod(0o755)  # temporary directories are private
         partial.replace(output)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     return difference
 
 
-def push_to_hub(directory: Path, repository: str, private: bool = False) -> str:
+def push_to_hub(directory: Path, repository: str) -> str:
     """Upload a directory to a repository of the hub in one commit, and return the address.
 
-    Args:
-        directory: What `export_timm` wrote.
-        repository: For example "me/my-model"; it is created if it does not exist.
-        private: Create a private repository.
+    A repository that does not exist is created, a public one.
     """
     with require_extra("pushing to a hub", "vision"):
         from huggingface_hub import HfApi
     try:
         api = HfApi(library_name="swad")
-        address = api.create_repo(repository, private=private, exist_ok=True)
+        address = api.create_repo(repository, exist_ok=True)
         api.upload_folder(repo_id=address.repo_id, folder_path=directory, commit_message="Add the model")
     except Exception as error:  # the hub's client and its connection have many classes
         raise ExportError(
@@ -86,39 +77,21 @@ def _save(timm: Any, predictor: Predictor, card: Mapping[str, Any], folder: Path
         "num_classes": len(predictor.class_names),
         **dict.fromkeys(("tag", "license", "pool_size")),  # of the weights that training started from
     }
-    arguments = {} if spec.channels == 3 else {"in_chans": spec.channels}
+    arguments = {"in_chans": spec.channels}
     if catalog.takes_image_size(card["network"], spec.size):
         arguments["img_size"] = spec.size
-    timm.models.save_for_hf(
-        model,
-        str(folder),
-        model_config={"label_names": list(predictor.class_names)},
-        model_args=arguments,
-        safe_serialization=True,
-    )
-    write_text(folder / "README.md", _readme(card))
+    labels = {"label_names": list(predictor.class_names)}
+    timm.models.save_for_hf(model, folder, model_config=labels, model_args=arguments, safe_serialization=True)
+    (folder / "model.safetensors").chmod(0o644)  # as any other file: safetensors makes it private
+    text = _README.format(summary="\n".join(summary(card["network"], card)), input_line=input_line(card))
+    write_text(folder / "README.md", text)
 
 
-def _readme(card: Mapping[str, Any]) -> str:
-    lines = [
-        "---",
-        "library_name: timm",
-        "pipeline_tag: image-classification",
-        "tags: [image-classification, timm, swad]",
-        "---",
-        *summary(card["network"], card),
-        "## Use",
-        "",
-        "```python",
-        "import timm",
-        "",
-        '# "hf-hub:USER/NAME" instead, if it was pushed to a hub',
-        'model = timm.create_model("local-dir:DIRECTORY", pretrained=True).eval()',
-        "transform = timm.data.create_transform(**timm.data.resolve_model_data_config(model))",
-        'class_names = model.pretrained_cfg["label_names"]',
-        "```",
-        "",
-        f"{input_line(card)} EXIF orientations are ignored, as in training.",
-        "",
-    ]
-    return "\n".join(lines)
+_README = """---
+library_name: timm
+pipeline_tag: image-classification
+tags: [image-classification, timm, swad]
+---
+{summary}
+{input_line} EXIF orientations are ignored, as in training.
+"""
