@@ -34,8 +34,13 @@ class Download:
     """Unpack the file as an archive (zip or tar)."""
 
 
-Source = tuple[Download, ...]
-"""All files of a dataset, at one place."""
+Source = tuple[Download, ...] | str
+"""All files of a dataset, at one place; or ``hub:owner/name``, at the Hugging Face Hub."""
+
+
+def addresses(source: Source) -> tuple[str, ...]:
+    """Return the addresses of a source."""
+    return (source,) if isinstance(source, str) else tuple(item.url for item in source)
 
 
 @dataclass(frozen=True)

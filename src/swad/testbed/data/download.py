@@ -18,18 +18,23 @@ import shutil
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from swad.testbed.data.benchmark import Benchmark, Download, Source
+from swad.testbed.data import hub
+from swad.testbed.data.benchmark import Benchmark, Download, Source, addresses
 from swad.testbed.data.benchmarks import get
+from swad.testbed.data.parquet import unpack as unpack_parquet
 from swad.testbed.data.verify import CheckResult, check
 from swad.util.files import FileLock, FileLockedError, read_json, write_json
 from swad.util.images import DataError
 from swad.util.names import listed, one_line
 from swad.util.progress import Progress
+
+HUB_FILES = "hub"
+"""Folder of the files from the Hugging Face Hub while a dataset is downloaded."""
 
 
 @dataclass(frozen=True)
@@ -104,12 +109,15 @@ def _first_complete(
     failures = []
     for source in benchmark.sources:
         try:
-            files = tuple(_fetch(item, work, progress, retries) for item in source)
-            dataset = _assemble(benchmark, source, work, progress)
+            if isinstance(source, str):
+                files = _fetch_from_hub(source, work)
+            else:
+                files = tuple(_fetch(item, work, progress, retries) for item in source)
+            dataset = _assemble(benchmark, source, files, work, progress)
             checked = check(dataset, benchmark, decode=False)
             if checked.ok:
                 return files, dataset, checked
-            failures.append(f"{', '.join(item.url for item in source)}: {listed(checked.problems)}")
+            failures.append(f"{', '.join(addresses(source))}: {listed(checked.problems)}")
         except DataError as error:
             failures.append(str(error))
     shutil.rmtree(work / "unpacked", ignore_errors=True)
@@ -154,12 +162,32 @@ def _fetch(item: Download, work: Path, progress: Progress | None, retries: int) 
     return DownloadedFile(item.url, item.filename, path.stat().st_size, pooch.file_hash(path), item.sha256 is not None)
 
 
-def _assemble(benchmark: Benchmark, source: Source, work: Path, progress: Progress | None) -> Path:
+def _fetch_from_hub(address: str, work: Path) -> tuple[DownloadedFile, ...]:
+    """Fetch the parquet files of a source."""
+    import pooch
+
+    paths = hub.fetch(address, work / HUB_FILES)
+    names = [path.relative_to(work / HUB_FILES).as_posix() for path in paths]
+    return tuple(
+        DownloadedFile(f"{address}/{name}", name, path.stat().st_size, pooch.file_hash(path), verified=False)
+        for name, path in zip(names, paths, strict=True)
+    )
+
+
+def _assemble(
+    benchmark: Benchmark,
+    source: Source,
+    files: Sequence[DownloadedFile],
+    work: Path,
+    progress: Progress | None,
+) -> Path:
     """Unpack all files into one new folder, and return the folder of the dataset in it."""
     unpacked = work / "unpacked"
     shutil.rmtree(unpacked, ignore_errors=True)
     unpacked.mkdir()
-    for item in source:
+    if isinstance(source, str):
+        unpack_parquet([work / HUB_FILES / file.filename for file in files], unpacked, progress=progress)
+    for item in () if isinstance(source, str) else source:
         file = work / item.filename
         if not item.unpack:
             shutil.copyfile(file, unpacked / item.filename)
@@ -178,7 +206,7 @@ def _assemble(benchmark: Benchmark, source: Source, work: Path, progress: Progre
             return folder
     entries = ", ".join(sorted(entry.name for entry in unpacked.iterdir())) or "nothing"
     raise DataError(
-        f"{', '.join(item.filename for item in source)} must contain the folders {', '.join(benchmark.domains)}, got "
+        f"{listed(file.filename for file in files)} must contain the folders {', '.join(benchmark.domains)}, got "
         f"{entries}"
     )
 

@@ -31,8 +31,9 @@ import numpy as np
 
 from swad.testbed.data.benchmark import Benchmark, Options
 from swad.testbed.data.domains import Dataset, FileDomain, IntArray
+from swad.util.data_path import data_name
 from swad.util.images import DataError, entries, image_files, is_image
-from swad.util.names import counted, data_name, is_utf8, listed, name_problem
+from swad.util.names import counted, is_utf8, listed, name_problem
 
 ONLY_DOMAIN = "images"
 """Name of the domain of a folder without domains."""

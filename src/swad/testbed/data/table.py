@@ -22,8 +22,9 @@ from swad.testbed.data.image_folder import (
     required_domains,
     unrelated_domains,
 )
+from swad.util.data_path import data_name
 from swad.util.images import DataError
-from swad.util.names import counted, data_name, listed, one_line
+from swad.util.names import counted, listed, one_line
 
 if TYPE_CHECKING:
     import pandas

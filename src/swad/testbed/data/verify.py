@@ -14,6 +14,7 @@ from swad.testbed.data import image_folder, mnist
 from swad.testbed.data.benchmark import Benchmark
 from swad.testbed.data.benchmarks import get, names, read
 from swad.testbed.data.domains import Domain, FileDomain
+from swad.testbed.data.parquet import as_folder
 from swad.testbed.data.shards import ShardDomain
 from swad.testbed.data.table import is_csv
 from swad.util.cpu import available_cores
@@ -74,16 +75,18 @@ def check(
     """Check the dataset in a folder.
 
     Args:
-        path: Folder of the dataset, or CSV file of its images.
+        path: Folder of the dataset or of parquet files, CSV file of its images, or ``hub:owner/name``.
         name: Name of the dataset. Default: recognize it from its folders.
         decode: Decode every image.
         progress: Progress callback for decoding.
     """
     started = time.perf_counter()
     path = Path(path)
+    if name is None or _benchmark(name).read is None:
+        path = as_folder(path)
     if not path.is_dir() and not (is_csv(path) and path.is_file()):
         raise DataError(f"{path} is not a folder; give the folder of the dataset, or a CSV file of its images")
-    benchmark = name if isinstance(name, Benchmark) else get(name) if name else recognize(path)
+    benchmark = _benchmark(name) if name else recognize(path)
     if benchmark.layout == "embedded":
         raise DataError(f"{benchmark.name} is part of an installed package; there is no folder to check")
     if benchmark.read is None and path.is_dir():
@@ -112,6 +115,10 @@ def check(
         bad=bad,
         seconds=time.perf_counter() - started,
     )
+
+
+def _benchmark(name: str | Benchmark) -> Benchmark:
+    return name if isinstance(name, Benchmark) else get(name)
 
 
 def recognize(path: Path) -> Benchmark:

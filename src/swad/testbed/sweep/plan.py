@@ -27,8 +27,9 @@ from swad.testbed.sweep.search import Point, points
 from swad.testbed.sweep.spec import SweepSpec, canonical_algorithms, selected_name
 from swad.testbed.training.config import SETTINGS, RunConfig
 from swad.testbed.training.defaults import default_hyperparameters
+from swad.util.data_path import data_name
 from swad.util.grouping import group_by
-from swad.util.names import NO_TARGET, data_name
+from swad.util.names import NO_TARGET
 
 RUNS = "runs"
 """The folder of the runs in the directory of a sweep."""

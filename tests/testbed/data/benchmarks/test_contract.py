@@ -7,7 +7,7 @@ import pytest
 
 from helpers.small_trees import make
 from swad.testbed.data import benchmarks
-from swad.testbed.data.benchmark import Benchmark
+from swad.testbed.data.benchmark import Benchmark, Download
 from swad.testbed.data.domains import FileDomain
 from swad.testbed.data.splits import hold_out
 from swad.util.images import DataError
@@ -16,6 +16,10 @@ from swad.util.images import DataError
 @pytest.fixture(params=benchmarks.names())
 def benchmark(request) -> Benchmark:
     return benchmarks.get(request.param)
+
+
+def files_of(benchmark: Benchmark) -> list[Download]:
+    return [item for source in benchmark.sources if not isinstance(source, str) for item in source]
 
 
 def test_the_facts_are_complete(benchmark):
@@ -32,7 +36,7 @@ def test_the_facts_are_complete(benchmark):
         assert len(benchmark.classes) == benchmark.n_classes
     if benchmark.layout == "folders":
         assert list(benchmark.domains) == sorted(benchmark.domains)
-    for item in (item for source in benchmark.sources for item in source):
+    for item in files_of(benchmark):
         assert item.url.startswith("http")
         assert item.sha256 is None or re.fullmatch("[0-9a-f]{64}", item.sha256)
 
@@ -96,5 +100,14 @@ def test_a_missing_folder_is_a_one_line_error(benchmark, tmp_path):
 
 @pytest.mark.parametrize("name", benchmarks.names())
 def test_downloads_are_encrypted_or_have_a_checksum(name):
-    for item in (item for source in benchmarks.get(name).sources for item in source):
+    for item in files_of(benchmarks.get(name)):
         assert item.url.startswith("https:") or item.sha256, item.url
+
+
+def test_most_datasets_have_several_sources():
+    """Links die. Files of one name are copies of each other: what came from one source is resumed from the next."""
+    several = {name for name in benchmarks.names() if len(benchmarks.get(name).sources) > 1}
+    assert several >= {"pacs", "vlcs", "office_home", "terra_incognita", "domain_net", "office31", "rotated_mnist"}
+    for name in several:
+        hubs = [source for source in benchmarks.get(name).sources if isinstance(source, str)]
+        assert all(re.fullmatch(r"hub:[\w-]+/[\w-]+", source) for source in hubs)
