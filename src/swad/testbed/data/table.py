@@ -32,12 +32,29 @@ def is_csv(root: Path | None) -> bool:
 def read_csv(benchmark: Benchmark, root: Path | None, check_counts: bool, options: Options) -> Dataset:
     """Read the images that a CSV file lists. Its header is ``path,domain,label``; paths are relative to the file."""
     assert root is not None
-    tree = list_images(benchmark, root, root.parent, read_columns(root, COLUMNS), options)
+    frame = read_columns(root, COLUMNS)
+    if empty := (frame[list(COLUMNS)] == "").any(axis=1).to_numpy().nonzero()[0].tolist():
+        raise DataError(
+            f"every line of {root} must have {','.join(COLUMNS)}, but line {empty[0] + 2} has an empty cell"
+        )
+    tree = list_images(benchmark, root, root.parent, frame, options)
     return read_tree(benchmark, root, tree, check_counts)
 
 
+def find_table(benchmark: Benchmark, root: Path | None, name: str) -> Path:
+    """Return the path of the table of a benchmark, in ``root`` or in the benchmark's folder there."""
+    folders = [] if root is None else [root / benchmark.folder, root]
+    for path in (folder / name for folder in folders):
+        if path.is_file():
+            return path
+    where = f"is not in {root} or its folder {benchmark.folder}" if root else "needs a folder (--data)"
+    raise DataError(
+        f"{name} of {benchmark.name} {where}; run `swad datasets download {benchmark.name}`, or give the folder with it"
+    )
+
+
 def read_columns(file: Path, columns: tuple[str, ...]) -> pandas.DataFrame:
-    """Read columns of a CSV file as text; no cell may be empty."""
+    """Read a CSV file as text; its header must name these columns."""
     import pandas
 
     try:
@@ -48,11 +65,6 @@ def read_columns(file: Path, columns: tuple[str, ...]) -> pandas.DataFrame:
         raise DataError(
             f"the first line of {file} must name the columns {','.join(columns)}, but {', '.join(lacking)} is not in "
             f"{','.join(map(str, frame.columns))}: correct that line"
-        )
-    empty = (frame[list(columns)] == "").any(axis=1).to_numpy().nonzero()[0]
-    if len(empty):
-        raise DataError(
-            f"every line of {file} must have {','.join(columns)}, but line {empty[0] + 2} has an empty cell"
         )
     return frame
 

@@ -131,7 +131,7 @@ def recognize(path: Path) -> Benchmark:
             known.append(get(name))
     with_domains = [b for b in known if b.domains and b.read is None]
     subfolders = {entry.name for entry in os.scandir(path) if entry.is_dir()}
-    for benchmark in with_domains:
+    for benchmark in (b for b in known if b.domains and b.layout == "folders"):
         if path.resolve().name.lower() in {benchmark.folder.lower(), benchmark.name.lower()}:
             return benchmark
     for benchmark in with_domains:

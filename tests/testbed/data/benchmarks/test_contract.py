@@ -29,7 +29,7 @@ def test_the_facts_are_complete(benchmark):
         return
     assert re.search(r"(19|20)\d\d", benchmark.citation)
     assert benchmark.homepage.startswith("http")
-    assert set(benchmark.counts) == set(benchmark.domains)
+    assert set(benchmark.counts) == (set() if benchmark.name == "FMoW" else set(benchmark.domains))
     assert benchmark.n_classes
     if benchmark.classes is not None:
         assert list(benchmark.classes) == sorted(benchmark.classes)
@@ -79,7 +79,7 @@ def test_a_small_copy_can_be_read(benchmark, tmp_path):
             assert image.shape[-1] == dataset.image_spec.channels
             assert (image == np.asarray(same.image(i))).all()
         assert (domain.labels == same.labels).all()
-        if isinstance(domain, FileDomain):
+        if isinstance(domain, FileDomain) and benchmark.read is None:
             # Classes and files are sorted, and a label is the number of its class folder.
             assert list(domain.files) == sorted(domain.files)
             assert (np.diff(domain.labels) >= 0).all()

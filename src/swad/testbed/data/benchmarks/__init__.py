@@ -74,8 +74,8 @@ def missing(benchmark: Benchmark, root: Path | None) -> str:
         return ""
     if benchmark.read is None:
         root = as_folder(root)
-    if benchmark.layout == "folders" and is_csv(root):
-        return "" if root.is_file() else f"{root} is not a file; check the path"
+    if benchmark.layout == "folders" and (is_csv(root) or benchmark.read is not None):
+        return "" if root.exists() else f"the data of {benchmark.name} must be at {root}: check the path"
     if benchmark.layout == "folders":
         try:
             locate(benchmark, root)
