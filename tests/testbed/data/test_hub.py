@@ -61,7 +61,7 @@ def test_a_source_of_a_benchmark(toy, tmp_path):
 def test_a_source_with_other_counts_fails(toy, tmp_path):
     with pytest.raises(DataError, match=r"hub:owner/shots: domain north has 6 images, expected 7") as caught:
         download_dataset(dataclasses.replace(toy, counts={"north": 7, "south": 6}), tmp_path / "root", retries=0)
-    assert "no.zip from http" in str(caught.value)
+    assert "no.zip: cannot fetch no.zip (" in str(caught.value)
     assert not (tmp_path / "root" / "toy").exists()
 
 

@@ -87,7 +87,8 @@ class Benchmark:
     excluded: Callable[[Path, Options], frozenset[str]] | None = None
     """Returns the relative paths of images to leave out."""
     layout: Literal["folders", "idx", "embedded"] = "folders"
-    """How the dataset is stored: image folders, MNIST's idx files, or inside an installed package."""
+    """How the dataset is stored: image folders, MNIST's idx files, or in no directory ("embedded"): made by code, or
+    inside an installed package."""
 
     @property
     def total(self) -> int | None:

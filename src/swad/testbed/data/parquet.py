@@ -7,7 +7,6 @@ training reads images in random order; and everything that reads, checks and cac
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import os
 import shutil
@@ -19,7 +18,7 @@ from swad.testbed.data import hub
 from swad.testbed.data.cache import default_folder
 from swad.util.data_path import data_name, is_hub, split_columns
 from swad.util.files import FileLock
-from swad.util.images import FORMATS, DataError, is_image, open_image
+from swad.util.images import DataError, entries, is_image
 from swad.util.names import is_name, listed, one_line
 from swad.util.progress import Progress
 
@@ -60,10 +59,9 @@ def parquet_files(folder: Path) -> list[Path]:
 
     A folder with others is one of images, which may have a parquet file beside them.
     """
-    if not folder.is_dir() or any(
-        path.is_dir() and not path.name.startswith(".") and path.name not in ("data", "runs")
-        for path in folder.iterdir()
-    ):
+    if not folder.is_dir():
+        return []
+    if any(e.is_dir() and not e.name.startswith(".") and e.name not in ("data", "runs") for e in entries(folder)):
         return []
     return sorted(folder.glob("*.parquet")) or sorted(folder.glob("data/*.parquet"))
 
@@ -116,11 +114,9 @@ def unpack(
 
 def _rows(path: Path, file: Any, columns: list[str]) -> Iterator[list[Any]]:
     """Yield the cells of every row, with the names of classes in the place of their numbers."""
-    try:
-        features = json.loads((file.schema_arrow.metadata or {}).get(b"huggingface", b"{}"))["info"]["features"]
-    except (ValueError, LookupError, TypeError):
-        features = {}
-    classes = [features.get(name, {}).get("names") if isinstance(features, dict) else None for name in columns]
+    described = json.loads((file.schema_arrow.metadata or {}).get(b"huggingface", b"{}"))
+    features = described.get("info", {}).get("features", {})
+    classes = [features.get(name, {}).get("names") for name in columns]
     try:
         for batch in file.iter_batches(batch_size=64, columns=columns):
             for record in batch.to_pylist():
@@ -147,8 +143,4 @@ def _file_name(image: object, content: bytes, row: int) -> str:
     name = PurePosixPath(str(image.get("path") or "")).name if isinstance(image, dict) else ""
     if is_image(name) and is_name(name) and not name.startswith("."):
         return name
-    try:
-        with open_image(Path(name), io.BytesIO(content)) as opened:
-            return f"{row:07d}{FORMATS[str(opened.format)][0]}"
-    except Exception:  # the check of all images names it, with what is wrong
-        return f"{row:07d}.jpg"
+    return f"{row:07d}.png" if content.startswith(b"\x89PNG") else f"{row:07d}.jpg"  # images are read by their content

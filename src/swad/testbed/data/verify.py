@@ -88,7 +88,9 @@ def check(
         raise DataError(f"{path} is not a folder; give the folder of the dataset, or a CSV file of its images")
     benchmark = _benchmark(name) if name else recognize(path)
     if benchmark.layout == "embedded":
-        raise DataError(f"{benchmark.name} is part of an installed package; there is no folder to check")
+        raise DataError(
+            f"{benchmark.name} is made by code or part of an installed package; there is no folder to check"
+        )
     if benchmark.read is None and path.is_dir():
         path = image_folder.locate(benchmark, path)
         tree = image_folder.scan(benchmark, path, benchmark.options)

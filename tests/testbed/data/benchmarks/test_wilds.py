@@ -50,7 +50,7 @@ def test_they_are_recognized_and_checked(tmp_path):
     assert result.decoded == 20
     assert "domain hospital_4 has 4 images, expected 146722" in result.problems
     shutil.rmtree(root / "patches" / "patient_007_node_1")
-    with pytest.raises(DataError, match="1 file of .*metadata.csv cannot be found") as caught:
+    with pytest.raises(DataError, match=r"1 file of .*metadata\.csv cannot be found") as caught:
         benchmarks.load("camelyon17", root)
     assert "\n" not in str(caught.value)
 
