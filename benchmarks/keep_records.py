@@ -6,7 +6,7 @@ Afterwards these commands show the runs from the kept files alone:
 
     swad report benchmarks/results/pacs-resnet50 --no-page
     swad measure flatness benchmarks/results/pacs-resnet50 --stored -o figures
-    swad surface benchmarks/results/pacs-resnet50 --stored -o figures
+    swad measure surface benchmarks/results/pacs-resnet50 --stored -o figures
     swad robustness benchmarks/results/pacs-resnet50 --stored -o figures
     swad measure windows benchmarks/results/pacs-resnet50 --stored -o figures
 

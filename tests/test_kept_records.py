@@ -91,7 +91,7 @@ def test_kept_records_give_the_same_tables_without_weights_and_paths(here, runs,
     linear = (kept / "figures" / "flatness.svg").read_text()
     here("measure", "flatness", kept, *options, "--log")
     assert (kept / "figures" / "flatness.svg").read_text() != linear
-    for command, *option in (("measure flatness", "--radii", "0:60:5"), ("surface", "--line", "best,swad")):
+    for command, *option in (("measure flatness", "--radii", "0:60:5"), ("measure surface", "--corners", "best,swad")):
         error = here(*command.split(), kept, "--stored", *option, code=1).stderr
         assert error == f"error: --stored shows a measurement as it was made: leave out {option[0]}\n"
     error = here("measure", "corruption", kept, "--stored", code=1).stderr

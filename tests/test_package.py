@@ -22,6 +22,7 @@ MODULES = {
     "curvlinops-for-pytorch": "curvlinops",
     "huggingface-hub": "huggingface_hub",
     "mlflow-skinny": "mlflow",
+    "onnx": None,  # of torch's exporter
     "pillow": "PIL",
     "scikit-learn": None,  # its file of digits is read without an import
     "scikit-posthocs": "scikit_posthocs",

@@ -57,7 +57,8 @@ for file in sorted(weights.iterdir()):
 
 # %%
 # `swad.testbed.load_predictor` builds the network, loads the weights, and returns the transform of the training's
-# evaluations and the names of the classes. The file says all that is needed.
+# evaluations and the names of the classes. The file says all that is needed. ``swad predict`` and ``swad export`` do
+# the same for folders, and for programs without swad.
 
 model, transform, class_names = swad.testbed.load_predictor(weights / "swad.safetensors")
 figure, panels = plt.subplots(1, 5, figsize=(8, 2), layout="constrained")

@@ -14,6 +14,6 @@ from swad.testbed.results.run_data import RunData
 def build_page(runs: Sequence[RunData], **options: Any) -> str:
     """Write the page of some runs, and return its text."""
     with tempfile.TemporaryDirectory() as folder:
-        reports, problems = stored_reports(options.get("surfaces") or runs)
+        reports, problems = stored_reports(runs)
         options = {"measured": reports, "problems": [*find_problems(runs), *problems], **options}
         return write_page(runs, Path(folder) / "page.html", **options).read_text(encoding="utf-8")

@@ -11,9 +11,10 @@ from typing import Any
 
 import torch
 
-from swad.testbed.measure import engine, run_surface
+from swad.testbed.measure import engine
 from swad.testbed.measure.flatness import Flatness
 from swad.testbed.measure.saved_run import open_run
+from swad.testbed.measure.surface import Surface
 from swad.testbed.results.measurement_rows import RowFile
 from swad.testbed.training.loop import RunConfig, train
 
@@ -48,11 +49,8 @@ def copied(folder: Path, to: Path) -> Path:
 
 def measure(folder: Path, what: str) -> None:
     """Measure the flatness or a surface of a run."""
-    run = open_run(folder)
-    if what == "flatness":
-        engine.measure(engine.plan([(run, NAMES)], COARSE))
-    else:
-        run_surface.run_surface(run, steps=4, n_images=20)
+    measurement = COARSE if what == "flatness" else Surface(images=20, steps=4)
+    engine.measure(engine.plan([(open_run(folder), NAMES)], measurement))
 
 
 def main() -> None:

@@ -13,14 +13,13 @@ from swad.testbed.measure.corruption import Corruption
 from swad.testbed.measure.curvature import Curvature
 from swad.testbed.measure.finished_runs import open_runs
 from swad.testbed.measure.flatness import Flatness
-from swad.testbed.measure.run_surface import measure_surfaces, report_surfaces
+from swad.testbed.measure.surface import Surface
 from swad.testbed.measure.tune import Tune
 from swad.testbed.results.measured import measured
 from swad.testbed.results.measured_report import report
 from swad.testbed.results.run_tables import accuracy_table
 from swad.testbed.results.runs import find_runs
 from swad.testbed.results.selection import collect_results
-from swad.testbed.results.tables import Table
 from swad.testbed.training.loop import train
 
 
@@ -34,10 +33,6 @@ def both(tmp_path_factory):
             )
         )
     return root
-
-
-def tables(report) -> dict[str, Table]:
-    return {table.title: table for table in report.tables if isinstance(table, Table)}
 
 
 def test_tables_and_page_keep_both_kinds_of_accuracy_apart(both):
@@ -62,17 +57,16 @@ def test_tables_and_page_keep_both_kinds_of_accuracy_apart(both):
     assert "Accuracy in %, mean over targets" not in build_page(seeds)
 
 
-def test_weights_without_a_target_are_measured_on_seen_domains(both, tmp_path):
+def test_weights_without_a_target_are_measured_on_seen_domains(both):
     runs, _ = open_runs([both])
     weights = [(run, ["best", "swad"]) for run in runs]
-    files = {"output": tmp_path, "formats": ()}  # drawn, but not saved
     engine.measure(engine.plan(weights, Flatness(images=4, radii=(0.0, 1.0), directions=4)))
     flat = report(measured(find_runs(both), Flatness), Flatness).tables
     assert [table.title for table in flat[::2]] == [
         f"F: {name}" for name in ("digits, seen", "digits, unseen", "digits, no target, seen")
     ]
-    paths, _ = measure_surfaces([both], steps=2, n_images=4)
-    (points,) = tables(report_surfaces(paths, **files)).values()
+    engine.measure(engine.plan(weights, Surface(images=4, steps=2)))
+    (points,) = Surface.report(find_runs(both)).tables
     unseen = {row.name.split(",")[0]: row.cells[1].number for row in points.rows}
     assert unseen["none"] == "–" != unseen["paper"]
     engine.measure(engine.plan(weights, Corruption(images=4, corruptions=("fog",), severities=(1,))))

@@ -23,15 +23,16 @@ from swad.cli import (
     datasets,
     demo,
     doctor,
+    export,
     log,
     measure,
     merge,
+    predict,
     prune,
     report,
     reproduce,
     robustness,
     select,
-    surface,
     sweep,
     train,
 )
@@ -54,9 +55,10 @@ add_command(app, report.report, report.EXAMPLES)
 add_command(app, select.select, select.EXAMPLES)
 add_command(app, prune.prune, prune.EXAMPLES)
 add_command(app, log.log, log.EXAMPLES)
-add_command(app, surface.surface, surface.EXAMPLES)
 add_command(app, robustness.robustness, robustness.EXAMPLES)
 add_command(app, merge.merge, merge.EXAMPLES)
+add_command(app, predict.predict, predict.EXAMPLES)
+add_command(app, export.export, export.EXAMPLES)
 add_command(app, reproduce.reproduce, reproduce.EXAMPLES)
 add_command(app, doctor.doctor, doctor.EXAMPLES)
 app.add_typer(measure.app, name="measure")

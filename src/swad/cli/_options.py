@@ -25,8 +25,8 @@ NAMES, NUMBERS, PAIRS = "NAME,...", "NUMBER,...", "NAME=VALUE,..."
 """Placeholders of options that take several values."""
 
 
-MOST_NUMBERS, MOST_POINTS = 10_000, 1_000
-"""Numbers of one range or directions, and points per side of a surface. More is a misprint, and would not end."""
+MOST_NUMBERS = 10_000
+"""Numbers of one range, or directions. More is a misprint, and would not end."""
 
 
 def at_least(option: str, value: int, minimum: int, maximum: int | None = None) -> int:
@@ -45,10 +45,6 @@ def _check_workers(workers: int | None) -> int | None:
 Runs = Annotated[list[Path], typer.Argument(metavar="RUN", help="Run directories, or directories of runs.")]
 Output = Annotated[Path, typer.Option("--output", "-o", help="Directory to write to.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:1.")]
-FigureFolder = Annotated[
-    Path | None,
-    typer.Option("--output", "-o", help="Directory for figures. Default: RUN/figures, or with several surface."),
-]
 FigureFormats = Annotated[
     list[str], typer.Option("--figure-formats", metavar=NAMES, help="Formats of the figures: svg, pdf, png.")
 ]
@@ -56,7 +52,7 @@ FORMATS = ["svg,pdf,png"]
 DataNow = Annotated[
     Path | None, typer.Option("--data", "-d", help="Dataset directory, if it moved since the run was trained.")
 ]
-Images = Annotated[int, typer.Option(help="Images per domain, stratified by class. 0 uses all images.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="State the cost, and measure nothing.")]
 Stored = Annotated[
     bool,
     typer.Option(
@@ -65,6 +61,15 @@ Stored = Annotated[
 ]
 Workers = Annotated[int | None, typer.Option(help="Number of processes that read images.", callback=_check_workers)]
 Select = Annotated[str, typer.Option("--select", help="Model selection: iid, last, oracle, oracle_best_step or lodo.")]
+SelectBy = Annotated[
+    str | None,
+    typer.Option(
+        metavar="METRIC",
+        help="Metric by which runs are selected: accuracy, balanced_accuracy, auc, f1, worst_domain, worst_group or "
+        "accuracy:CLASS, if the runs recorded it. Default: that of their training.",
+    ),
+]
+Metric = Annotated[str, typer.Option(metavar="METRIC", help="Metric of the tables, one of those of --select-by.")]
 TargetSplit = Annotated[
     str,
     typer.Option(
@@ -107,14 +112,20 @@ def read_runs(folder: Path) -> RunList:
     return runs
 
 
-def selected_results(folder: Path, select: str, target_split: str = "in") -> tuple[RunList, list[DatasetResults]]:
+def selected_results(
+    folder: Path, select: str, target_split: str = "in", metric: str = "accuracy", select_by: str | None = None
+) -> tuple[RunList, list[DatasetResults]]:
     """Read all runs below a directory, and select the results of every method."""
+    from swad.testbed.results.metrics import metric_problem
     from swad.testbed.results.selection import SELECTIONS, collect_results
 
     require_choice("--select", select, SELECTIONS)
     require_choice("--target-split", target_split, ("in", "out", "full", "test"))
+    for option, name in (("--metric", metric), ("--select-by", select_by or metric)):
+        if problem := metric_problem(option, name):
+            raise ValueError(problem)
     runs = read_runs(folder)
-    return runs, collect_results(runs, select, target_split)
+    return runs, collect_results(runs, select, target_split, metric, select_by)
 
 
 def stored_runs(context: typer.Context, directories: list[Path], file: str, *options: str) -> list[Path]:

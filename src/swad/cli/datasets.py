@@ -80,6 +80,7 @@ def show(name: Annotated[str, typer.Argument(help="Name of a dataset.", autocomp
         "license": benchmark.license,
         "citation": benchmark.citation,
         "homepage": benchmark.homepage,
+        "sources": "\n".join(", ".join(item.url for item in source) for source in benchmark.sources),
     }
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column(style="bold")
@@ -119,6 +120,8 @@ def download(
     output: Output = Path("data"),
 ) -> None:
     """Download a dataset, unpack it and count its images. An interrupted download resumes.
+
+    Its sources are tried in order until one has all images; `swad datasets show NAME` lists them.
 
     Checksums are published for the files of MNIST and for one list of DomainNet, and verified. Those of other files
     are recorded and compared at the next download.

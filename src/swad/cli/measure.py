@@ -14,7 +14,7 @@ from typer.core import TyperGroup
 from swad.cli import _options as parse
 from swad.cli._command import add_command
 from swad.cli._fields import FieldOption, Special
-from swad.cli._options import FORMATS, DataNow, Device, FigureFormats, Runs, Stored, Workers
+from swad.cli._options import FORMATS, DataNow, Device, DryRun, FigureFormats, Runs, Stored, Workers
 
 if TYPE_CHECKING:
     from swad.testbed.measure.base import Measurement
@@ -86,7 +86,7 @@ def make_command(what: type[Measurement]) -> Callable[..., None]:
         ] = None,
         by_target: Annotated[str | None, typer.Option(metavar="COLUMN", help="A column to show by target.")] = None,
         stored: Stored = False,
-        dry_run: Annotated[bool, typer.Option("--dry-run", help="State the cost, and measure nothing.")] = False,
+        dry_run: DryRun = False,
         log: Annotated[bool, typer.Option("--log", help="Draw values on a logarithmic axis.")] = False,
         output: Annotated[
             Path | None,
@@ -109,8 +109,7 @@ def make_command(what: type[Measurement]) -> Callable[..., None]:
         else:
             chosen = what(**{name: made[name].convert(value) for name, value in options.items()})
             require_matplotlib()  # before measuring for hours
-            paths = _measure(runs, chosen, names, data, device, workers, dry_run)
-            names = []  # what was measured is what is shown
+            paths, names = _measure(runs, chosen, names, data, device, workers, dry_run)
         if not dry_run:
             _show(paths, what, folder, formats, names, by_target, log)
 
@@ -118,8 +117,9 @@ def make_command(what: type[Measurement]) -> Callable[..., None]:
     command.__doc__ = (inspect.getdoc(what) or "").partition("\n\nArgs:")[0] + (
         f"\n\nResults are stored in {what.file} of each run. Run the same command again to resume after an interrupt."
     )
-    fixed = [each for each in inspect.signature(command, eval_str=True).parameters.values() if each.name != "options"]
-    first = [each.name for each in fixed].index("by_target")
+    without = {"options", *([] if what.of_saved else ["weights"]), *([] if what.of_means else ["by_target", "log"])}
+    fixed = [each for each in inspect.signature(command, eval_str=True).parameters.values() if each.name not in without]
+    first = [each.name for each in fixed].index("stored" if not what.of_means else "by_target")
     generated = [each.parameter.replace(kind=inspect.Parameter.POSITIONAL_OR_KEYWORD) for each in made.values()]
     parameters = [*fixed[:first], *generated, *fixed[first:]]
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
@@ -135,8 +135,8 @@ def _measure(
     device: str,
     workers: int | None,
     dry_run: bool,
-) -> list[Path]:
-    """State the cost, measure, and return the runs."""
+) -> tuple[list[Path], list[str]]:
+    """State the cost, measure, and return the runs and the names of what was measured."""
     from swad.cli._console import measuring, print_notes, short_warnings
     from swad.testbed.measure.engine import cost, measure, plan
     from swad.testbed.measure.finished_runs import choose_weights, open_runs
@@ -152,7 +152,7 @@ def _measure(
     if not dry_run:
         with measuring() as progress:
             measure(jobs, found, workers=workers, progress=progress)
-    return [run.path for run, _ in chosen]
+    return [job.run.path for job in jobs], list({name: None for job in jobs for name in job.fingerprints})
 
 
 def _show(
@@ -166,17 +166,14 @@ def _show(
 ) -> None:
     """Print the tables of what runs have stored, and write the files."""
     from swad.cli._console import print_report
-    from swad.testbed.results.measured import measured
-    from swad.testbed.results.measured_report import report
     from swad.testbed.results.report import Report
     from swad.testbed.results.runs import load_run
     from swad.util.jsonl import stored_path
 
-    values = measured([load_run(path) for path in paths], what, weights)
-    if values.empty:
+    shown = what.report([load_run(path) for path in paths], weights, by_target, log)
+    if shown is None:
         of_these = " of these weights" if weights else ""
         raise ValueError(f"no {what.file} has a complete measurement{of_these}: run `swad measure {what.name}` first")
-    shown = report(values, what, by_target, log)
     rows = tuple(stored_path(path / what.file) for path in paths)
     print_report(Report(shown.tables, tuple(shown.write(folder, formats)), rows))
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from swad.cli._options import Select
+from swad.cli._options import Select, SelectBy
 from swad.util.names import counted
 
 EXAMPLES = """
@@ -19,6 +19,7 @@ swad prune sweep --select lodo --yes
 def prune(
     folder: Annotated[Path, typer.Argument(help="Directory of runs, searched recursively.")] = Path("runs"),
     select: Select = "iid",
+    select_by: SelectBy = None,
     yes: Annotated[bool, typer.Option("--yes", help="Remove the files that are listed.")] = False,
 ) -> None:
     """List the weights of finished runs that the model selection does not choose; with --yes, remove them.
@@ -28,7 +29,7 @@ def prune(
     from swad.cli._options import selected_results
     from swad.testbed.results.unselected_weights import remove_weights, unselected_weights
 
-    _, by_dataset = selected_results(folder, select)
+    _, by_dataset = selected_results(folder, select, select_by=select_by)
     files = unselected_weights(by_dataset)
     size = sum(path.stat().st_size for path in files)
     for path in files:

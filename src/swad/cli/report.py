@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from swad.cli import _options as parse
-from swad.cli._options import FigureFormats, Select, TargetSplit
+from swad.cli._options import FigureFormats, Metric, Select, SelectBy, TargetSplit
 from swad.util.names import counted, require_choice
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ FORMATS = ["svg,pdf"]
 
 EXAMPLES = """
 swad report runs
+swad report runs --metric auc
 swad report runs --select lodo --format latex > table.tex
 swad report runs --figures figures --figure-formats pdf
 swad report runs --baseline "SWA" --comparisons comparisons.csv
@@ -39,6 +40,8 @@ def report(
     ] = None,
     no_page: Annotated[bool, typer.Option("--no-page", help="Print the tables and write no page.")] = False,
     select: Select = "iid",
+    select_by: SelectBy = None,
+    metric: Metric = "accuracy",
     table_format: Annotated[str, typer.Option("--format", "-f", help="text, markdown, latex or csv.")] = "text",
     target_split: TargetSplit = "in",
     figures: Annotated[
@@ -85,7 +88,7 @@ def report(
     formats = parse.figure_formats(figure_formats)
     require_choice("--compare-over", compare_over, UNIT_CHOICES)
     console = make_console()
-    runs, by_dataset = parse.selected_results(folder, select, target_split)
+    runs, by_dataset = parse.selected_results(folder, select, target_split, metric, select_by)
     compared = _compare(by_dataset, baseline, compare_over, comparisons)
     tables = [accuracy_table(results, paper, allow_missing_targets) for results in by_dataset]  # type: ignore[arg-type]
     # One trial allows no test, which the notes of the accuracies say. --comparisons writes the CSV.

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from swad.cli import _options as parse
-from swad.cli._options import FORMATS, DataNow, Device, FigureFormats, Workers
+from swad.cli._options import FORMATS, DataNow, Device, DryRun, FigureFormats, Workers
 
 EXAMPLES = """
 swad robustness runs/ImageNet --imagenet DATA/imagenet --imagenet-r DATA/imagenet-r --backgrounds DATA/bg_challenge
@@ -46,6 +46,7 @@ def robustness(
     batch_size: Annotated[
         int | None, typer.Option(help="Images of a forward pass. Default: 256 on a GPU, else 32.")
     ] = None,
+    dry_run: DryRun = False,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -63,9 +64,12 @@ def robustness(
     again to resume after an interrupt. Errors of a run's own images under corruption: swad measure corruption.
     """
     from swad.cli._console import measuring, print_notes, print_report
+    from swad.testbed.measure import engine
+    from swad.testbed.measure.imagenet import Benchmarks, ImageNet, plan_models, stored_results
     from swad.testbed.measure.imagenet_models import find_models
-    from swad.testbed.measure.imagenet_report import measure_imagenet
-    from swad.testbed.measure.run_imagenet import Benchmarks, EvaluationConfig
+    from swad.testbed.measure.imagenet_report import report_imagenet
+    from swad.testbed.measure.saved_run import find_device
+    from swad.testbed.results.figures.style import require_matplotlib
 
     formats, names = parse.figure_formats(figure_formats), parse.words(weights)
     directories = [Path(model) for model in models if Path(model).is_dir()]
@@ -79,12 +83,16 @@ def robustness(
     for name, directory in vars(benchmarks).items():
         if directory is not None and not directory.is_dir():  # before weights are downloaded
             raise ValueError(f"--{name.replace('_', '-')} must be a directory, got {directory}: check the path")
-    size = None if batch_size is None else parse.at_least("batch-size", batch_size, 1)
-    evaluation = EvaluationConfig(device, precision, size, workers)
+    what, found = ImageNet(precision=precision, batch_size=batch_size), find_device(device)  # type: ignore[arg-type]
+    require_matplotlib()  # before measuring for hours
     classifiers, notes = find_models(models, names, folder, data)
     print_notes(notes)
     with measuring() as progress:
-        report = measure_imagenet(
-            classifiers, benchmarks, evaluation, output=folder, formats=formats, progress=progress
-        )
-    print_report(report)
+        jobs = plan_models(classifiers, benchmarks, what, progress)
+    print(engine.cost(jobs, found), flush=True)
+    if not dry_run:
+        with measuring() as progress:
+            engine.measure(jobs, found, workers=workers, progress=progress)
+        results = stored_results(jobs)
+        in_order = {model.label: results[model.label] for model in classifiers}
+        print_report(report_imagenet(classifiers, benchmarks, in_order, output=folder, formats=formats))

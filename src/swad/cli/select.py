@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from swad.cli._options import Select, TargetSplit
+from swad.cli._options import Select, SelectBy, TargetSplit
 
 EXAMPLES = """
 swad select runs
@@ -23,6 +23,7 @@ def select(
         typer.Option("--output", "-o", help="File of the selection (JSON). Default: FOLDER/selection.json."),
     ] = None,
     select: Select = "iid",
+    select_by: SelectBy = None,
     target_split: TargetSplit = "in",
 ) -> None:
     """Write the hyperparameters, step and weights that represent each method to one small file.
@@ -35,7 +36,7 @@ def select(
     from swad.testbed.results.selection_file import make_selection, write_selection
     from swad.util.progress import progress_bar
 
-    _, by_dataset = selected_results(folder, select, target_split)
+    _, by_dataset = selected_results(folder, select, target_split, select_by=select_by)
     with progress_bar() as progress:
         selection = make_selection(by_dataset, folder, progress=progress)
     console = make_console()

@@ -41,6 +41,10 @@ SPECIAL: dict[str, Special] = {
         "--no-report-live",
         "Report only the averages, not the live weights (`best` and `last`). Such a run may stop early.",
     ),
+    "predictions": switch_off(
+        "--no-predictions",
+        "Do not keep what the weights predict for every image. The report then shows no mistakes.",
+    ),
     "early_stop": switch_off("--no-early-stop", "Keep training after every requested average is complete."),
     "trial": Special(
         annotation=tuple[int, ...],

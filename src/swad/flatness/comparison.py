@@ -19,8 +19,9 @@ from swad.flatness.losses import LossFn
 from swad.flatness.rows import JsonRow
 from swad.flatness.weights import State, Weights, chosen_parameters
 from swad.tensors.names import Patterns, as_patterns
+from swad.util.paired import adjust_p_values
 from swad.util.progress import Progress, part_progress
-from swad.util.statistics import half_widths, hochberg, p_values, subtract_contributions
+from swad.util.statistics import half_widths, p_values, subtract_contributions
 
 LEVEL = 0.05
 """`sentence` claims a difference if its corrected p-value is below this."""
@@ -78,14 +79,14 @@ class Comparison:
     def sentence(self, first: str, second: str, domain: str | None = None) -> str:
         """Say which model is flatter, at which radii, and how sure that is, for these weights and not for a method.
 
-        P-values are corrected for the number of radii. "At every radius" carries the largest of all radii: the claim is
-        as sure as its weakest part. Radius 0 is left out, since both values are 0 there.
+        P-values are corrected for the number of radii (Holm). "At every radius" carries the largest of all radii: the
+        claim is as sure as its weakest part. Radius 0 is left out, since both values are 0 there.
         """
         rows = [row for row in self.differences(first, second) if row.domain == domain and row.radius > 0]
         if not rows:
             raise ValueError(f"there is no radius above 0 to compare at on {domain!r}: check radii and domain")
-        corrected = hochberg([row.p for row in rows])
-        rows = [row if math.isnan(row.p) else replace(row, p=p) for row, p in zip(rows, corrected, strict=True)]
+        corrected = adjust_p_values([None if math.isnan(row.p) else row.p for row in rows])
+        rows = [row if p is None else replace(row, p=p) for row, p in zip(rows, corrected, strict=True)]
         suffix = f" on {domain}" if domain is not None else ""
         draws = "directions" if self.models[first].n_images is None else "directions and images"
         method = f"paired t-test over {draws}, for these weights only"

@@ -47,7 +47,8 @@ class Registry(Generic[T]):
     ) -> None:
         self.kind, self.variable, self.attribute = kind, variable, attribute
         self._package, self._check, self._error, self._helpers = sys.modules[package], check, error, helpers
-        folders = filter(None, os.environ.get(variable, "").split(os.pathsep))
+        entries = os.environ.get(variable, "").split(os.pathsep)
+        folders = [entry for entry in entries if entry and not entry.endswith(".py")]  # files are of another form
         self._package.__path__ = [*self._package.__path__, *folders]
 
     def names(self) -> tuple[str, ...]:
@@ -89,7 +90,12 @@ class Registry(Generic[T]):
         except Exception as error:  # the file may contain anything
             spec = importlib.util.find_spec(module)
             file = spec.origin if spec and spec.origin else name
-            raise self._error(f"cannot import {_where(error, file)}: {_reason(error)}; correct the file") from error
+            raise self._error(f"{import_problem(error, file)}; correct the file") from error
+
+
+def import_problem(error: Exception, file: str) -> str:
+    """Say in which line of a file its import failed, and why."""
+    return f"cannot import {_where(error, file)}: {_reason(error)}"
 
 
 def _where(error: Exception, file: str) -> str:

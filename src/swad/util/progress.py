@@ -18,12 +18,12 @@ Progress = Callable[[str, int, int | None], None]
 """``progress(description, done, total)``; ``total`` is None if it is unknown."""
 
 
-def part_progress(progress: Progress | None, index: int, n_parts: int) -> Progress | None:
-    """Return the progress of one of several parts of equal length, as a share of all."""
+def part_progress(progress: Progress | None, index: int, n_parts: int, size: int = 1) -> Progress | None:
+    """Return the progress of one of several parts as a share of all: of `size` parts that begin with `index`."""
     if progress is None:
         return None
     return lambda description, done, total: progress(
-        description, index * (total or 0) + done, None if total is None else n_parts * total
+        description, index * (total or 0) + size * done, None if total is None else n_parts * total
     )
 
 

@@ -112,24 +112,6 @@ def p_values(means: Sequence[float], contributed: Contributions) -> list[float]:
     return [_p_value(abs(value), column) for value, column in zip(means, columns, strict=True)]
 
 
-def hochberg(p: Sequence[float]) -> list[float]:
-    """Correct p-values for their number, by Hochberg's step-up procedure.
-
-    Claims with a corrected p-value below 5 % are all true with a probability of 95 %, if the tests do not depend on
-    each other negatively. Unlike with Bonferroni's correction, all are claimed if the largest p-value is below 5 %. A
-    p-value that is not a number counts as 1.
-
-    >>> hochberg([0.04, 0.001, 0.03]), hochberg([0.2, 0.03])
-    ([0.04, 0.003, 0.04], [0.2, 0.06])
-    """
-    known = [1.0 if math.isnan(value) else value for value in p]
-    adjusted, smallest = list(known), 1.0
-    for rank, index in enumerate(sorted(range(len(known)), key=lambda index: -known[index]), start=1):
-        smallest = min(smallest, rank * known[index])
-        adjusted[index] = smallest
-    return adjusted
-
-
 def _p_value(distance: float, contributed: Contributions) -> float:
     if not math.isfinite(distance) or not math.isfinite(half_widths(contributed)[0]):
         return math.nan

@@ -42,8 +42,7 @@ def toy(server, tmp_path) -> Benchmark:
         domains=("a", "b"),
         counts={"a": 6, "b": 6},
         n_classes=2,
-        archive_folder="kfold",
-        downloads=(Download(server.url + "toy.zip", "toy.zip"),),
+        sources=((Download(server.url + "toy.zip", "toy.zip"),),),
     )
 
 
@@ -52,7 +51,7 @@ def checksum(server: Server, name: str = "toy.zip") -> str:
 
 
 def with_checksum(toy: Benchmark, digest: str) -> Benchmark:
-    return dataclasses.replace(toy, downloads=(dataclasses.replace(toy.downloads[0], sha256=digest),))
+    return dataclasses.replace(toy, sources=((dataclasses.replace(toy.sources[0][0], sha256=digest),),))
 
 
 def entries(root: Path) -> list[str]:
@@ -82,7 +81,8 @@ def test_tar_archives_of_any_compression(server, toy, tmp_path, kind):
 
 def test_the_docs_say_which_checksums_are_published():
     published = {
-        name: [each.sha256 is not None for each in benchmarks.get(name).downloads] for name in benchmarks.names()
+        name: [item.sha256 is not None for source in benchmarks.get(name).sources for item in source]
+        for name in benchmarks.names()
     }
     assert {name for name, given in published.items() if any(given)} == {"colored_mnist", "rotated_mnist", "domain_net"}
     assert all(published["colored_mnist"] + published["rotated_mnist"])
@@ -114,7 +114,7 @@ def test_unpublished_checksums_are_recorded_and_compared(server, toy, tmp_path):
 
 def test_a_damaged_record_is_written_anew(server, toy, tmp_path):
     (tmp_path / "root").mkdir()
-    no_checksum = json.dumps({"files": [{"url": toy.downloads[0].url}]})
+    no_checksum = json.dumps({"files": [{"url": toy.sources[0][0].url}]})
     for content in ("no json", "[]", no_checksum, '{"files": [5]}'):
         (tmp_path / "root" / "toy.fetched.json").write_text(content)
         assert "no checksum is published" in download_dataset(toy, tmp_path / "root").notes[0]
@@ -149,7 +149,9 @@ def test_an_interrupted_download_is_resumed_by_the_next_one(server, toy, tmp_pat
     root = tmp_path / "root"
     enlarge(server, tmp_path / "made")
     server.cut = [700_000]
-    with pytest.raises(DataError, match=r"cannot download toy\.zip .*; run the command again to resume") as caught:
+    with pytest.raises(
+        DataError, match=r"cannot download toy: toy\.zip from http.*Run the command again to resume"
+    ) as caught:
         download_dataset(toy, root, retries=0)
     assert "\n" not in str(caught.value)
     assert entries(root) == [".fetch-toy"]
@@ -161,10 +163,10 @@ def test_a_file_that_changed_on_the_server_is_not_mixed_with_the_old_one(server,
     root = tmp_path / "root"
     enlarge(server, tmp_path / "made")
     server.cut = [700_000]
-    with pytest.raises(DataError, match="run the command again to resume"):
+    with pytest.raises(DataError, match="Run the command again to resume"):
         download_dataset(toy, root, retries=0)
     server.files["toy.zip"] = pack(tmp_path / "made", "kfold", "gz")
-    with pytest.raises(DataError, match="removed it, download it again"):
+    with pytest.raises(DataError, match="removed it"):
         download_dataset(with_checksum(toy, checksum(server)), root)
     assert download_dataset(with_checksum(toy, checksum(server)), root).check.ok
 
@@ -273,12 +275,14 @@ def test_an_unsafe_archive_is_a_one_line_error(server, toy, tmp_path):
 
 def test_a_missing_file_and_an_unreachable_server_are_one_line_errors(server, toy, tmp_path):
     del server.files["toy.zip"]
-    with pytest.raises(DataError, match=r"404.*download http.*toy\.zip yourself and save it as .*toy\.zip") as caught:
+    with pytest.raises(
+        DataError, match=r"toy\.zip from http.*404.*save one of these files in .*\.fetch-toy by hand"
+    ) as caught:
         download_dataset(toy, tmp_path / "root")
     assert "\n" not in str(caught.value)
     server.http.shutdown()
     server.http.server_close()
-    with pytest.raises(DataError, match="run the command again to resume"):
+    with pytest.raises(DataError, match="Run the command again to resume"):
         download_dataset(toy, tmp_path / "root", retries=1)
 
 
@@ -289,10 +293,52 @@ def test_a_file_downloaded_by_hand_is_used(server, toy, tmp_path):
     assert download_dataset(toy, tmp_path / "root").check.ok
 
 
-def test_an_archive_without_the_expected_folder(server, toy, tmp_path):
-    other = dataclasses.replace(toy, archive_folder="PACS")
-    with pytest.raises(DataError, match="must contain PACS, got kfold"):
+def test_an_archive_without_the_domains(server, toy, tmp_path):
+    other = dataclasses.replace(toy, domains=("a", "c"))
+    with pytest.raises(DataError, match=r"toy\.zip must contain the folders a, c, got kfold"):
         download_dataset(other, tmp_path / "root")
+
+
+@pytest.mark.parametrize("inner", [".", "data", "repository-master/data/toy"])
+def test_the_folder_of_the_domains_is_found_in_an_archive(server, toy, tmp_path, inner):
+    server.files["toy.zip"] = pack(tmp_path / "made", inner)
+    download_dataset(toy, tmp_path / "root")
+    assert entries(tmp_path / "root" / "toy") == ["a", "b"]
+
+
+def test_the_next_source_is_tried_when_one_fails(server, toy, tmp_path):
+    server.files["copy.zip"] = server.files.pop("toy.zip")
+    (tmp_path / "made" / "a" / "x" / "000.png").unlink()
+    server.files["lacks.zip"] = pack(tmp_path / "made", "toy")
+    server.files["page.zip"] = b"<html>Sign in to continue</html>"
+    names = ["toy.zip", "lacks.zip", "page.zip", "copy.zip"]
+    sources = tuple((Download(server.url + name, name),) for name in names)
+    result = download_dataset(dataclasses.replace(toy, sources=sources), tmp_path / "root")
+    assert result.check.ok
+    assert result.check.path == result.path
+    assert [file.filename for file in result.files] == ["copy.zip"]
+    assert "copy.zip" in (tmp_path / "root" / "toy.fetched.json").read_text()
+
+
+def test_if_all_sources_fail_one_message_has_every_reason(server, toy, tmp_path):
+    (tmp_path / "made" / "a" / "x" / "000.png").unlink()
+    server.files = {"lacks.zip": pack(tmp_path / "made", "toy"), "page.zip": b"<html>Sign in to continue</html>"}
+    names = ["toy.zip", "lacks.zip", "page.zip"]
+    sources = tuple((Download(server.url + name, name),) for name in names)
+    with pytest.raises(DataError) as caught:
+        download_dataset(dataclasses.replace(toy, sources=sources), tmp_path / "root")
+    message = str(caught.value)
+    assert "\n" not in message
+    for words in (
+        f"toy.zip from {server.url}toy.zip: ",
+        "404",
+        f"{server.url}lacks.zip: domain a has 5 images, expected 6",
+        "page.zip is not a complete archive",
+        f"put the images at {tmp_path}/root/toy/<domain>/<class>/<image>",
+    ):
+        assert words in message
+    assert entries(tmp_path / "root") == [".fetch-toy"]  # what came is kept, but nothing incomplete is in place
+    assert entries(tmp_path / "root" / ".fetch-toy") == ["lacks.zip", "lock"]
 
 
 def test_nothing_to_download_and_a_folder_that_cannot_be_written(toy, tmp_path):
@@ -315,10 +361,10 @@ def test_a_second_download_at_the_same_time_is_refused(toy, tmp_path):
 def test_several_files_one_of_which_is_not_unpacked(server, toy, tmp_path):
     server.files["list.txt"] = b"a/x/000.png\n"
     extra = Download(server.url + "list.txt", "list.txt", checksum(server, "list.txt"), unpack=False)
-    whole = dataclasses.replace(toy, archive_folder="", downloads=(*toy.downloads, extra), folder="both")
-    server.files["toy.zip"] = pack(tmp_path / "made" / "a", "a")
+    whole = dataclasses.replace(toy, sources=((*toy.sources[0], extra),), folder="both")
+    server.files["toy.zip"] = pack(tmp_path / "made", "")
     download_dataset(whole, tmp_path / "root")
-    assert entries(tmp_path / "root" / "both") == ["a", "list.txt"]
+    assert entries(tmp_path / "root" / "both") == ["a", "b", "list.txt"]
 
 
 # --- archives that would fill the memory or the disk ----------------------------------------------------------------

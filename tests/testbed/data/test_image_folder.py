@@ -263,4 +263,28 @@ def test_only_a_dataset_that_can_be_downloaded_says_so(tmp_path):
     with pytest.raises(DataError, match="run `swad datasets download VLCS` or give the folder"):
         locate(vlcs, tmp_path)
     with pytest.raises(DataError, match="; give the folder that contains them"):
-        locate(dataclasses.replace(vlcs, downloads=()), tmp_path)
+        locate(dataclasses.replace(vlcs, sources=()), tmp_path)
+
+
+def test_classes_in_a_folder_images(tmp_path):
+    """As in Office-31, whose benchmark accepts both."""
+    benchmark = benchmarks.get("Office31")
+    root = make(benchmark, tmp_path)
+    plain = benchmarks.load("Office31", root, check_counts=False)
+    for domain in ("amazon", "dslr"):
+        classes = root / "office31" / domain
+        classes.rename(root / "moved")
+        classes.mkdir()
+        (root / "moved").rename(classes / "images")
+    nested = benchmarks.load("Office31", root, check_counts=False)
+    assert nested.classes == plain.classes
+    assert nested.domains[0].files[0] == "amazon/images/class_000/000.png"
+    assert nested.domains[2].files[0] == "webcam/class_000/000.png"
+    assert all((a.labels == b.labels).all() for a, b in zip(nested.domains, plain.domains, strict=True))
+
+
+def test_a_class_may_be_called_images(tmp_path):
+    make_tree(tmp_path, ["left", "right"], ["images", "masks"])
+    assert benchmarks.load("folder", tmp_path).classes == ("images", "masks")
+    shutil.rmtree(tmp_path / "left" / "masks")
+    assert benchmarks.load("folder", tmp_path).classes == ("images", "masks")

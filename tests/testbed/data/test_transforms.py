@@ -1,14 +1,16 @@
 """The transforms equal DomainBed's."""
 
+import pickle
+
 import numpy as np
 import pytest
 import torch
-from PIL import Image
+from PIL import ExifTags, Image
 from torchvision import transforms as v1
 
 from swad.testbed.data.augmentation import Augmentation
 from swad.testbed.data.domains import ImageSpec
-from swad.testbed.data.transforms import Normalize, eval_transform, to_pil, train_transform
+from swad.testbed.data.transforms import Normalize, PredictorTransform, eval_transform, to_pil, train_transform
 from swad.testbed.training.recipes import ImageNetRecipe
 from swad.util.images import DataError
 
@@ -60,6 +62,33 @@ def test_low_resolution_images_are_not_changed():
             assert pixels.is_contiguous()
             with pytest.raises(DataError, match="which must be 6 × 6, got 5 × 6: resize the image"):
                 transform(to_pil(image[:5]))
+
+
+def test_the_transform_of_a_predictor_takes_a_path_an_array_or_a_picture(tmp_path):
+    transform = pickle.loads(pickle.dumps(PredictorTransform(ImageSpec(size=16))))
+    pixels = np.random.RandomState(0).randint(0, 256, (20, 24, 3)).astype(np.uint8)
+    Image.fromarray(pixels).save(tmp_path / "image.png")
+    expected = Normalize(ImageSpec())(eval_transform(ImageSpec(size=16))(Image.fromarray(pixels)))
+    for image in (tmp_path / "image.png", str(tmp_path / "image.png"), pixels, Image.fromarray(pixels)):
+        assert transform(image).equal(expected)
+    assert transform(pixels[..., 0]).equal(transform(pixels[..., :1].repeat(3, 2)))  # gray
+    assert transform(np.concatenate([pixels, pixels[..., :1]], 2)).equal(expected)  # alpha is dropped
+    wrong = [pixels / 255, pixels[None], pixels[:0], torch.from_numpy(pixels), [1], None, pixels.repeat(2, 2)]
+    for image in wrong:
+        with pytest.raises(DataError, match=r"must be a path, a PIL image or a uint8 array .*, got .*: convert it$"):
+            transform(image)
+    with pytest.raises(DataError, match=r"nowhere\.png"):
+        transform("nowhere.png")
+
+
+def test_the_orientation_of_a_file_is_ignored_as_in_training(tmp_path):
+    pixels = np.random.RandomState(0).randint(0, 256, (20, 24, 3)).astype(np.uint8)
+    exif = Image.Exif()
+    exif[ExifTags.Base.Orientation] = 6
+    Image.fromarray(pixels).save(tmp_path / "turned.png", exif=exif)
+    transform = PredictorTransform(ImageSpec(size=16))
+    assert transform(tmp_path / "turned.png").equal(transform(pixels))
+    assert transform(Image.open(tmp_path / "turned.png")).equal(transform(pixels))
 
 
 def test_normalization_needs_one_mean_per_channel():

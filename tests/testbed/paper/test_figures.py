@@ -9,8 +9,9 @@ pytest.importorskip("matplotlib")
 pytest.importorskip("sklearn")
 
 from helpers.tiny_runs import copied
-from swad.testbed.measure.run_surface import run_surface
+from swad.testbed.measure import engine
 from swad.testbed.measure.saved_run import open_run
+from swad.testbed.measure.surface import Surface
 from swad.testbed.paper.cost import change_table, formula_table
 from swad.testbed.paper.figure1 import robust_table
 from swad.testbed.paper.figure2 import plane_corners, sampled_steps, sampling_table
@@ -54,7 +55,8 @@ def test_figure_2_marks_the_steps_that_the_averages_took(tiny_run, tmp_path):
     corners = plane_corners(run)
     assert len(set(corners)) == 3
     assert corners[-1] == "step-000030"
-    run_surface(run, corners, ["swa", "swad"], steps=3, n_images=10)
+    what = Surface(images=10, corners=corners, points=("swa", "swad"), steps=3)
+    engine.measure(engine.plan([(run, ())], what))
     surface = read_surface(load_run(run.path))
     assert list(trajectory(surface)) == [10, 20, 30]
     figure = sampling_figure(surface, sampled)

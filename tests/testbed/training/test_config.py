@@ -126,7 +126,7 @@ def test_a_config_file_of_another_version_is_refused(tmp_path):
 
 def test_a_resumed_run_may_change_the_machine_and_nothing_that_alters_results(tmp_path):
     config = resolve(short(tmp_path))
-    free = {"workers", "device", "engine", "cache", "checkpoint_every", "branch_from", "log", "data_dir"}
+    free = {"workers", "device", "engine", "cache", "checkpoint_every", "branch_from", "log", "data_dir", "predictions"}
     assert {name for name, setting in SETTINGS.items() if setting.free_on_resume} == free
     assert not config.replace(engine="eager", workers=3, cache=tmp_path).differences(config.to_json())
     assert config.replace(threads=2, seed=5, hyperparameters={"lr": 1.0}).differences(config.to_json()) == [

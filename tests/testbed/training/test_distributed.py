@@ -8,10 +8,12 @@ from itertools import permutations
 
 import pytest
 import torch
+from pandas.testing import assert_frame_equal
 
 from helpers import HELPERS
 from helpers.forked import run_ranks
 from helpers.runs import short, values, weights
+from swad.testbed.results.predictions import read_predictions
 from swad.testbed.training import distributed, loop
 from swad.testbed.training.distributed import Dist, in_main_process, launched, process_group
 from swad.testbed.training.loop import RunError, train
@@ -35,6 +37,8 @@ def test_two_processes_give_the_numbers_of_one(tmp_path):
         assert [(*row[:5], row[6]) for row in one] == [(*row[:5], row[6]) for row in two]
         for mine, theirs in zip(one, two, strict=True):
             assert mine[5] == pytest.approx(theirs[5], abs=1e-5), mine
+        predictions = [read_predictions(run).drop(columns=["prediction"]) for run in (tmp_path / "one", folder)]
+        assert_frame_equal(*predictions, check_exact=False, rtol=0, atol=1e-4)
         for name, tensors in alone.items():
             for key, tensor in tensors.items():
                 torch.testing.assert_close(weights(folder)[name][key], tensor, rtol=0, atol=1e-5)

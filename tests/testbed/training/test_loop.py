@@ -39,6 +39,7 @@ def test_files_of_a_finished_run(finished_run):
     assert sorted(path.name for path in finished_run.iterdir()) == [
         "config.json",
         "done.json",
+        "predictions.npz",
         "records.jsonl",
         "run.lock",
         "weights",

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from helpers.runs import short
+from helpers.small_trees import make_tree
 from swad.testbed.data import benchmarks
 from swad.testbed.data.benchmark import Benchmark
 from swad.testbed.data.domains import ImageSpec
@@ -102,11 +103,10 @@ def test_a_resumed_run_keeps_the_defaults_it_started_with(tmp_path, monkeypatch)
 def test_the_files_of_a_folder_dataset_are_counted(tmp_path, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: True)
-    for i in range(3):
-        (tmp_path / f"{i}.jpg").touch()
+    make_tree(tmp_path, ["left", "right"], ["cat", "dog"], 1)
     config = pacs(tmp_path, dataset="folder", device="cuda")
     assert resolve(config).input_pipeline == "gpu"
-    monkeypatch.setattr(resolve_module, "LARGEST_DEFAULT_CACHE", 2 * 256 * 256 * 3)
+    monkeypatch.setattr(resolve_module, "LARGEST_DEFAULT_CACHE", 3 * 256 * 256 * 3)
     assert resolve(config).input_pipeline == "torchvision"
 
 
@@ -139,7 +139,7 @@ def test_unexpected_choices_are_noted(tmp_path, monkeypatch):
         "limit of 32 GB; set input_pipeline to gpu (--input-pipeline) to build it"
     ]
     assert notes(net.replace(device="auto")) == notes(net)
-    monkeypatch.setattr(resolve_module, "_count_files", lambda folder: 10**6)
+    monkeypatch.setattr(resolve_module, "count_images", lambda config: 10**6)
     own = pacs(tmp_path, dataset="folder", target="a", device="auto")
     assert "would take 197 GB" in notes(own)[0]
     assert not notes(net.replace(input_pipeline="torchvision"))
@@ -150,7 +150,7 @@ def test_unexpected_choices_are_noted(tmp_path, monkeypatch):
         "set input_pipeline to gpu (--input-pipeline) to use one"
     ]
     monkeypatch.setattr(resolve_module, "training_images", lambda config: (5000,))
-    monkeypatch.setattr(resolve_module, "_count_files", lambda folder: pytest.fail("the recipe builds no cache"))
+    monkeypatch.setattr(resolve_module, "count_images", lambda config: pytest.fail("the recipe builds no cache"))
     large = pacs(tmp_path, dataset="imagenet", target="none", device="cuda")
     assert not notes(large)
     for pipeline in ("torchvision", "gpu"):

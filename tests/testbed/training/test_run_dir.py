@@ -326,7 +326,7 @@ def test_a_checkpoint_with_an_edited_value_is_one_line(tmp_path, name, value):
 
 
 @pytest.mark.parametrize("value", [None, "x", [], True])
-@pytest.mark.parametrize(("group", "name"), [("best", "accuracy"), ("best", "step"), ("clock", "total")])
+@pytest.mark.parametrize(("group", "name"), [("best", "score"), ("best", "step"), ("clock", "total")])
 def test_a_checkpoint_with_an_edited_number_is_one_line(tmp_path, group, name, value):
     state = tmp_path / "checkpoint" / "state.pt"
     state.parent.mkdir()

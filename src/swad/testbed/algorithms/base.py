@@ -68,6 +68,10 @@ class Algorithm(nn.Module):
     """Fewest images of a domain for which the loss is defined."""
     min_domains: ClassVar[int] = 1
     """Fewest source domains for which the loss is defined."""
+    eager_only: ClassVar[bool] = False
+    """Whether a step may do anything, with optimizers of its own: eager, in one process, at constant learning rates."""
+    own_files: ClassVar[tuple[str, ...]] = ()
+    """Further files in which an error is the user's own."""
     views: ClassVar[int] = 1
     """Number of augmented views of every image in a batch."""
     own_recipe: ClassVar[Recipe | None] = None

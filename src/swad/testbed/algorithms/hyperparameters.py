@@ -182,6 +182,16 @@ class Hyperparameters:
         )
         return list(filter(None, problems))
 
+    @classmethod
+    def defaults_on(cls, benchmark: Benchmark) -> dict[str, Any]:
+        """Return defaults that a dataset changes, besides those that it changes for every algorithm."""
+        return {}
+
+    @classmethod
+    def draw_on(cls, benchmark: Benchmark, seed: int) -> dict[str, Any] | None:
+        """Return a draw of the values from ranges of their own; None for the declared ranges."""
+        return None
+
     def problems_on_low_res(self) -> list[str]:
         """Return what is wrong with the values on low-resolution images, which are never augmented."""
         return []
@@ -221,6 +231,8 @@ def draw(
     if number == 0:
         return {}
     seed, benchmark = seed_hash(number, trial), benchmarks.get(dataset)
+    if (own := cls.draw_on(benchmark, seed)) is not None:
+        return own
     declared = {field.name: field for field in dataclasses.fields(cls)}
     if seeding == "2020":
         return _draw_2020(declared, benchmark, np.random.RandomState(seed))

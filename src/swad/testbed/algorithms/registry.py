@@ -2,7 +2,7 @@
 
 An algorithm is a file of `swad.testbed.algorithms`, or of a folder named in SWAD_ALGORITHMS, that says
 ``ALGORITHM = <class>``. Only the requested file is imported. ``NAME+sam`` and ``NAME+sagm`` combine an algorithm with
-SAM or SAGM.
+SAM or SAGM. ``FILE:CLASS`` is a class of DomainBed's form (`swad.testbed.algorithms.domainbed`).
 
 >>> from swad.testbed.algorithms.registry import canonical_name, get_algorithm, list_algorithms
 >>> "erm" in list_algorithms()
@@ -17,7 +17,9 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import os
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from swad.util.names import did_you_mean
@@ -56,13 +58,20 @@ def get_algorithm(name: str) -> type[Algorithm]:
 @cache
 def _load(name: str) -> type[Algorithm]:
     module, plus, step = name.partition("+")
-    cls = FILES.get(module)
+    cls = _load_domainbed(module) if ":" in module else FILES.get(module)
     if not plus:
         return cls
     # Imported here because it needs torch, which looking up names does not.
     from swad.testbed.algorithms.sam import combine
 
     return combine(cls, _load(step))
+
+
+def _load_domainbed(name: str) -> type[Algorithm]:
+    # Imported here because it needs torch, which looking up names does not.
+    from swad.testbed.algorithms.domainbed.adapter import adapt
+
+    return adapt(name)
 
 
 def _checked(algorithm: object, module: str) -> type[Algorithm]:
@@ -130,6 +139,13 @@ def _check_hyperparameters(algorithm: type[Algorithm], module: str) -> None:
             raise AlgorithmError(f"own_recipe in {module}.py: {error}") from None
 
 
+def _domainbed_files() -> list[str]:
+    """Return the modules of folders with an `algorithms.py`, which is of DomainBed's form, that are not of ours."""
+    folders = map(Path, filter(None, os.environ.get("SWAD_ALGORITHMS", "").split(os.pathsep)))
+    paths = [path for folder in folders if (folder / "algorithms.py").is_file() for path in folder.iterdir()]
+    return [path.stem for path in paths if path.is_dir() or "\nALGORITHM = " not in path.read_text(errors="replace")]
+
+
 FILES = Registry(
     "algorithm",
     "swad.testbed.algorithms",
@@ -137,13 +153,15 @@ FILES = Registry(
     "ALGORITHM",
     _checked,
     AlgorithmError,
-    helpers=("base", "hyperparameters", "recipe", "registry"),
+    helpers=("base", "domainbed", "hyperparameters", "recipe", "registry", *_domainbed_files()),
 )
 
 
 def canonical_name(name: str) -> str:
     """Return an algorithm's name as its file spells it, with ``+sam`` or ``+sagm`` at the end."""
-    parts = [_match(part, name) for part in name.split("+")]
+    path, colon, rest = name.rpartition(":")
+    first, *others = rest.split("+")
+    parts = [_match(path + colon + first, name), *(_match(part, name) for part in others)]
     if len(parts) == 1:
         return parts[0]
     others = [part for part in parts if part not in SHARPNESS_AWARE]
@@ -154,6 +172,10 @@ def canonical_name(name: str) -> str:
 
 
 def _match(part: str, name: str) -> str:
+    if ":" in part:
+        from swad.testbed.algorithms.domainbed import files
+
+        return files.canonical_name(part)
     if algorithm := FILES.match(part):
         return algorithm
     known = FILES.names()

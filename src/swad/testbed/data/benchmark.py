@@ -34,6 +34,10 @@ class Download:
     """Unpack the file as an archive (zip or tar)."""
 
 
+Source = tuple[Download, ...]
+"""All files of a dataset, at one place."""
+
+
 @dataclass(frozen=True)
 class Benchmark:
     """The facts about one dataset.
@@ -65,21 +69,21 @@ class Benchmark:
     license: str = ""
     citation: str = ""
     homepage: str = ""
-    downloads: tuple[Download, ...] = ()
-    """Files to download. Empty: the dataset cannot be downloaded."""
-    archive_folder: str = ""
-    """Folder inside the archive that becomes ``folder``."""
+    sources: tuple[Source, ...] = ()
+    """Places to download the dataset from, in the order in which they are tried: links die. Files of one name are
+    copies of each other. Empty: the dataset cannot be downloaded."""
     options: Options = field(default_factory=dict)
     """Options that ``load`` accepts for this dataset, with their defaults."""
     read: Reader | None = None
     """Reads the dataset. None: read image files ``<domain>/<class>/<image>``."""
     arrange: Callable[[Path], Path] | None = None
-    """Arranges the unpacked files as ``<domain>/<class>/<image>`` and returns that folder, where ``archive_folder`` is
-    not enough."""
+    """Arranges the unpacked files as ``<domain>/<class>/<image>`` and returns that folder. None: they are arranged, and
+    the folder is found by its domains."""
     excluded: Callable[[Path, Options], frozenset[str]] | None = None
     """Returns the relative paths of images to leave out."""
     layout: Literal["folders", "idx", "embedded"] = "folders"
-    """How the dataset is stored: image folders, MNIST's idx files, or inside an installed package."""
+    """How the dataset is stored: image folders, MNIST's idx files, or embedded in code, which needs no directory:
+    ``read`` generates the images, or finds them in an installed package."""
 
     @property
     def total(self) -> int | None:

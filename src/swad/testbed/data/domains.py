@@ -141,16 +141,18 @@ class Defaults:
     """Whether `evaluate_every` is part of a published protocol, and so holds for shorter runs, too."""
 
     def evaluate_every_in(self, steps: int) -> int:
-        """Return the steps between evaluations of a run: fewer than `evaluate_every` in a short one.
+        """Return the steps between evaluations of a run: fewer than `evaluate_every` in one of fewer than `steps`.
 
         A loss valley is found in a sequence of evaluations: SWAD needs 3 to find its start, and 6 more to find its end.
 
         >>> [Defaults().evaluate_every_in(steps) for steps in (5000, 2000, 600, 100, 5)]
         [100, 100, 30, 5, 1]
+        >>> Defaults(steps=100, evaluate_every=10).evaluate_every_in(100)
+        10
         >>> Defaults(published_schedule=True).evaluate_every_in(600)
         100
         """
-        if self.published_schedule:
+        if self.published_schedule or steps >= self.steps:
             return min(self.evaluate_every, steps)
         return min(self.evaluate_every, max(1, steps // MIN_EVALUATIONS))
 

@@ -1,4 +1,7 @@
-"""Downloading a dataset: fetch the files, unpack them, move the result into place in one step, and count its images.
+"""Downloading a dataset: fetch the files, unpack them, count the images, and move the result into place in one step.
+
+Sources are tried in order, until one has the published numbers of images. One that fails does not stop the others; if
+all do, one message has the reason of each.
 
 The work is done in ``<root>/.fetch-<folder>``, so an interrupted download leaves no incomplete dataset, and running it
 again resumes it. `pooch` keeps what was fetched and verifies published checksums (of MNIST's files and one list of
@@ -16,16 +19,16 @@ import tarfile
 import zipfile
 import zlib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from swad.testbed.data.benchmark import Benchmark, Download
+from swad.testbed.data.benchmark import Benchmark, Download, Source
 from swad.testbed.data.benchmarks import get
 from swad.testbed.data.verify import CheckResult, check
 from swad.util.files import FileLock, FileLockedError, read_json, write_json
 from swad.util.images import DataError
-from swad.util.names import one_line
+from swad.util.names import listed, one_line
 from swad.util.progress import Progress
 
 
@@ -64,9 +67,9 @@ def download_dataset(
     """
     benchmark = get(name) if isinstance(name, str) else name
     root = Path(root)
-    if not benchmark.downloads:
+    if not benchmark.sources:
         embedded = benchmark.layout == "embedded"
-        reason = "it is part of an installed package" if embedded else "get its images yourself, and name their folder"
+        reason = "it is embedded in code" if embedded else "get its images yourself, and name their folder"
         raise DataError(f"there is nothing to download for {benchmark.name}; {reason}")
     path = root / benchmark.folder
     if path.exists() and any(path.iterdir()):
@@ -77,11 +80,10 @@ def download_dataset(
     try:
         work.mkdir(parents=True, exist_ok=True)
         with FileLock(work / "lock"):
-            files = tuple(_fetch(item, work, progress, retries) for item in benchmark.downloads)
+            files, dataset, checked = _first_complete(benchmark, path, work, progress, retries)
             record = root / f"{benchmark.folder}.fetched.json"
             first = _read_record(record)
             notes = _compare_with_record(record, first, files)
-            dataset = _assemble(benchmark, work, progress)
             kept = {**{file.url: asdict(file) for file in files}, **first}
             write_json(record, {"dataset": benchmark.name, "files": list(kept.values())})
             os.replace(dataset, path)
@@ -92,7 +94,30 @@ def download_dataset(
             f"cannot write {benchmark.name} to {root} ({error}); free disk space or choose another folder"
         ) from error
     shutil.rmtree(work, ignore_errors=True)
-    return DownloadResult(benchmark.name, path, files, notes, check(path, benchmark, decode=False))
+    return DownloadResult(benchmark.name, path, files, notes, replace(checked, path=path))
+
+
+def _first_complete(
+    benchmark: Benchmark, path: Path, work: Path, progress: Progress | None, retries: int
+) -> tuple[tuple[DownloadedFile, ...], Path, CheckResult]:
+    """Return the files of the first source that has the whole dataset, its folder, and the counts of its images."""
+    failures = []
+    for source in benchmark.sources:
+        try:
+            files = tuple(_fetch(item, work, progress, retries) for item in source)
+            dataset = _assemble(benchmark, source, work, progress)
+            checked = check(dataset, benchmark, decode=False)
+            if checked.ok:
+                return files, dataset, checked
+            failures.append(f"{', '.join(item.url for item in source)}: {listed(checked.problems)}")
+        except DataError as error:
+            failures.append(str(error))
+    shutil.rmtree(work / "unpacked", ignore_errors=True)
+    raise DataError(
+        f"cannot download {benchmark.name}: {'; '.join(failures)}. Run the command again to resume (delete {work} to "
+        f"start over); or save one of these files in {work} by hand and run it again; or put the images at "
+        f"{path}/<domain>/<class>/<image> and run `swad datasets check {path}`"
+    )
 
 
 def _fetch(item: Download, work: Path, progress: Progress | None, retries: int) -> DownloadedFile:
@@ -121,23 +146,20 @@ def _fetch(item: Download, work: Path, progress: Progress | None, retries: int) 
     try:
         pooch.retrieve(item.url, item.sha256, item.filename, work, downloader=transfer)
     except (gdown.exceptions.DownloadError, requests.RequestException) as error:
-        raise DataError(
-            f"cannot download {path.name} ({one_line(error)}); run the command again to resume, delete {path.parent} "
-            f"to start over, or download {item.url} yourself and save it as {path}"
-        ) from error
+        raise DataError(f"{item.filename} from {item.url}: {one_line(error)}") from error
     except ValueError:  # pooch removed it: resuming from damaged bytes would never succeed
         raise DataError(
-            f"{item.filename} must have the published checksum, expected {item.sha256}; removed it, download it again"
+            f"{item.filename} from {item.url}: it must have the published checksum, expected {item.sha256}; removed it"
         ) from None
     return DownloadedFile(item.url, item.filename, path.stat().st_size, pooch.file_hash(path), item.sha256 is not None)
 
 
-def _assemble(benchmark: Benchmark, work: Path, progress: Progress | None) -> Path:
+def _assemble(benchmark: Benchmark, source: Source, work: Path, progress: Progress | None) -> Path:
     """Unpack all files into one new folder, and return the folder of the dataset in it."""
     unpacked = work / "unpacked"
     shutil.rmtree(unpacked, ignore_errors=True)
     unpacked.mkdir()
-    for item in benchmark.downloads:
+    for item in source:
         file = work / item.filename
         if not item.unpack:
             shutil.copyfile(file, unpacked / item.filename)
@@ -149,14 +171,16 @@ def _assemble(benchmark: Benchmark, work: Path, progress: Progress | None) -> Pa
             raise
     if benchmark.arrange is not None:
         return benchmark.arrange(unpacked)
-    dataset = unpacked / benchmark.archive_folder
-    if not dataset.is_dir():
-        entries = ", ".join(sorted(entry.name for entry in unpacked.iterdir())) or "nothing"
-        raise DataError(
-            f"the archive of {benchmark.name} must contain {benchmark.archive_folder}, got {entries}; unpack it "
-            f"yourself to <root>/{benchmark.folder}/<domain>/<class>/<image>"
-        )
-    return dataset
+    if benchmark.read is not None or not benchmark.domains:
+        return unpacked
+    for folder in (unpacked, *unpacked.glob("*/"), *unpacked.glob("*/*/"), *unpacked.glob("*/*/*/")):
+        if set(benchmark.domains) <= {benchmark.aliases.get(entry.name, entry.name) for entry in folder.iterdir()}:
+            return folder
+    entries = ", ".join(sorted(entry.name for entry in unpacked.iterdir())) or "nothing"
+    raise DataError(
+        f"{', '.join(item.filename for item in source)} must contain the folders {', '.join(benchmark.domains)}, got "
+        f"{entries}"
+    )
 
 
 MAX_MEMBERS = 2_000_000

@@ -8,6 +8,7 @@ These rules keep labels stable and report everything that is ignored:
   domain, and one without images is an error.
 - A class without images in any domain, a folder inside a class folder, a name that is not UTF-8, and two classes that
   differ only in case or in how Unicode encodes their accents are errors.
+- The class folders of a domain may be in a folder ``images``, if there is nothing else in the domain's folder.
 - Images above or below the level of ``<domain>/<class>/<image>`` are named. If no image is at that level, the error
   says which level is missing.
 - A folder of your own may also have no domains: class folders alone, ``<class>/<image>``, or class folders in
@@ -20,7 +21,8 @@ from __future__ import annotations
 
 import os
 import unicodedata
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -30,7 +32,7 @@ import numpy as np
 from swad.testbed.data.benchmark import Benchmark, Options
 from swad.testbed.data.domains import Dataset, FileDomain, IntArray
 from swad.util.images import DataError, entries, image_files, is_image
-from swad.util.names import counted, is_utf8, name_problem
+from swad.util.names import counted, data_name, is_utf8, listed, name_problem
 
 ONLY_DOMAIN = "images"
 """Name of the domain of a folder without domains."""
@@ -73,6 +75,11 @@ class Tree:
         """Return the number of images of a domain."""
         return sum(len(files) for files in self.files[domain].values())
 
+    def classes_of_domains(self) -> dict[str, set[str]]:
+        """Return the classes that have images in each domain with images."""
+        present = {domain: {name for name, files in classes.items() if files} for domain, classes in self.files.items()}
+        return {domain: names for domain, names in present.items() if names}
+
     def domain_paths(self, domain: str) -> Iterable[str]:
         """Iterate over the paths of a domain's images, sorted by class."""
         for name, files in sorted(self.files[domain].items()):
@@ -100,19 +107,24 @@ def locate(benchmark: Benchmark, root: Path | None) -> Path:
     for candidate in (root / benchmark.folder, root):
         if candidate.is_dir() and known & set(_folders(candidate)):
             return candidate
-    download = f"run `swad datasets download {benchmark.name}` or " if benchmark.downloads else ""
+    download = f"run `swad datasets download {benchmark.name}` or " if benchmark.sources else ""
     raise DataError(
         f"no domain of {benchmark.name} ({', '.join(benchmark.domains)}) is in {root} or {root / benchmark.folder}; "
         f"{download}give the folder that contains them"
     )
 
 
-def scan(benchmark: Benchmark, path: Path, options: Options) -> Tree:
-    """List the images of a benchmark without opening them; excluded images are left out."""
+def required_domains(benchmark: Benchmark, options: Options) -> tuple[str, ...]:
+    """Return the domains that a dataset must have; none if any are allowed."""
     requested = options.get("domains") or benchmark.domains
     if not isinstance(requested, str | list | tuple):
         raise DataError(f"the option domains of {benchmark.name} must be a list of names, got {requested!r}")
-    required = (requested,) if isinstance(requested, str) else tuple(requested)
+    return (requested,) if isinstance(requested, str) else tuple(requested)
+
+
+def scan(benchmark: Benchmark, path: Path, options: Options) -> Tree:
+    """List the images of a benchmark without opening them; excluded images are left out."""
+    required = required_domains(benchmark, options)
     results = () if required else tuple(name for name in _folders(path) if _holds_runs(path / name))
     folders = {benchmark.aliases.get(name, name): name for name in _folders(path) if name not in results}
     if not required and _has_no_domains(path, list(folders)):
@@ -124,7 +136,7 @@ def scan(benchmark: Benchmark, path: Path, options: Options) -> Tree:
     for domain in sorted(required or folders):
         if domain not in folders:
             continue
-        folder = folders[domain]
+        folder = folders[domain] = _folder_of_classes(path, folders[domain])
         files[domain] = {}
         if folder != ".":
             oddities += [(f"{folder}/{name}", "shallow image") for name in image_files(path / folder)]
@@ -173,19 +185,26 @@ def layout_problems(benchmark: Benchmark, tree: Tree) -> list[str]:
     for name in tree.classes:
         if not any(tree.files[domain].get(name) for domain in tree.files):
             problems.append(f"class {name} has no images in any domain; remove its folders or add images")
+    problems += unrelated_domains(tree.classes_of_domains())
     if len(tree.classes) == 1:
         problems.append(f"{tree.classes[0]} is the only class; images must be at <domain>/<class>/<image>")
     problems += _encoding_problems((*tree.folders.values(), *tree.classes)) + _spelling_problems(tree.classes)
     names = filter(is_utf8, tree.folders.values())
     problems += [problem for name in names if (problem := name_problem("the folder of a domain", name))]
+    return problems + class_problems(benchmark, tree.classes)
+
+
+def class_problems(benchmark: Benchmark, found: Collection[str]) -> list[str]:
+    """Return the differences between the classes that were found and those of a benchmark, one line each."""
     if benchmark.classes is not None:
-        unknown = [name for name in tree.classes if name not in benchmark.classes]
-        missing = [name for name in benchmark.classes if name not in tree.classes]
-        problems += [f"class {name} does not belong to {benchmark.name}" for name in unknown]
-        problems += [f"class {name} is missing in every domain" for name in missing]
-    elif benchmark.n_classes is not None and len(tree.classes) != benchmark.n_classes:
-        problems.append(f"found {len(tree.classes)} classes, expected {benchmark.n_classes}")
-    return problems
+        unknown = [name for name in sorted(found) if name not in benchmark.classes]
+        missing = [name for name in benchmark.classes if name not in found]
+        return [f"class {name} does not belong to {benchmark.name}" for name in unknown] + [
+            f"class {name} is missing in every domain" for name in missing
+        ]
+    if benchmark.n_classes not in (None, len(found)):
+        return [f"found {len(found)} classes, expected {benchmark.n_classes}"]
+    return []
 
 
 def count_problems(benchmark: Benchmark, counts: Mapping[str, int]) -> list[str]:
@@ -219,16 +238,35 @@ def notes(tree: Tree) -> list[str]:
         else:
             lines.append("without a folder val, validation images are drawn at random from train")
     # Domains and classes without any image are problems, not notes.
-    domains = [domain for domain in tree.files if tree.count(domain)]
-    lacking = {name: [domain for domain in domains if not tree.files[domain].get(name)] for name in tree.classes}
-    gaps = [
-        f"class {name} has no images in {', '.join(without)}"
-        for name, without in lacking.items()
-        if 0 < len(without) < len(domains)
+    return lines + class_gaps(tree.classes_of_domains())
+
+
+def class_gaps(classes: Mapping[str, AbstractSet[str]]) -> list[str]:
+    """Return a note on the classes that some domains lack; none if all have the same classes.
+
+    Args:
+        classes: The classes that have images in each domain.
+    """
+    lacking = {
+        name: [domain for domain, names in classes.items() if name not in names]
+        for name in sorted(set().union(*classes.values()))
+    }
+    gaps = [f"class {name} has no images in {', '.join(domains)}" for name, domains in lacking.items() if domains]
+    return [f"{', '.join(_first_lines(gaps, 3))}; the labels of other classes do not change"] if gaps else []
+
+
+def unrelated_domains(classes: Mapping[str, AbstractSet[str]]) -> list[str]:
+    """Return the domains that share no class with another one, one line each: nothing can be learned for them.
+
+    >>> unrelated_domains({"day": {"cat", "dog"}, "night": {"Katze", "Hund"}})[0]
+    'domain day has the classes cat, dog, of which no other domain has one; name classes alike in all domains'
+    """
+    return [
+        f"domain {domain} has the classes {listed(sorted(names))}, of which no other domain has one; name classes "
+        "alike in all domains"
+        for domain, names in classes.items()
+        if len(classes) > 1 and all(names.isdisjoint(others) for other, others in classes.items() if other != domain)
     ]
-    if gaps:
-        lines.append(f"{', '.join(_first_lines(gaps, 3))}; the labels of other classes do not change")
-    return lines
 
 
 def read_image_folder(benchmark: Benchmark, root: Path | None, check_counts: bool, options: Options) -> Dataset:
@@ -238,14 +276,19 @@ def read_image_folder(benchmark: Benchmark, root: Path | None, check_counts: boo
     layout = layout_problems(benchmark, tree)
     found = {domain: tree.count(domain) for domain in tree.files}
     counts = count_problems(benchmark, found) if check_counts else []
+    require_no_problems(benchmark, path, layout, counts)
+    domains = (_split_domain(tree),) if tree.is_split else read_domains(tree)
+    name = benchmark.name if benchmark.domains else data_name(path.resolve())
+    return Dataset(name, domains, tree.classes, benchmark.image_spec, benchmark.defaults, tuple(notes(tree)))
+
+
+def require_no_problems(benchmark: Benchmark, path: Path, layout: list[str], counts: list[str]) -> None:
+    """Raise an error with the problems of a dataset, those of its layout and its numbers of images."""
     if layout or counts:
         advice = f"run `swad datasets check {path} --name {benchmark.name}`"
         if not layout:
             advice += ", or allow it with --allow-count-mismatch (check_counts=False)"
         raise DataError(f"{benchmark.name} at {path}: {'; '.join(_first_lines(layout + counts))}; {advice}")
-    domains = (_split_domain(tree),) if tree.is_split else read_domains(tree)
-    name = benchmark.name if benchmark.domains else path.resolve().name
-    return Dataset(name, domains, tree.classes, benchmark.image_spec, benchmark.defaults, tuple(notes(tree)))
 
 
 def read_domains(tree: Tree) -> tuple[FileDomain, ...]:
@@ -296,6 +339,13 @@ def _has_no_domains(path: Path, names: list[str]) -> bool:
     """Whether images are at <class>/<image> and none is at <domain>/<class>/<image>."""
     in_classes = (image_files(path / name / inner) for name in names for inner in _folders(path / name))
     return not any(in_classes) and any(image_files(path / name) for name in names)
+
+
+def _folder_of_classes(path: Path, folder: str) -> str:
+    """Return the folder with the classes of a domain: its own, or the only one in it, ``images``, as in Office-31."""
+    inner = path / folder / "images"
+    only = folder != "." and _folders(path / folder) == ["images"] and not image_files(inner)
+    return f"{folder}/images" if only and _folders(inner) else folder
 
 
 def _join(folder: str, path: str) -> str:

@@ -336,14 +336,14 @@ def jpeg(domain: Domain, key: int) -> bytes:
         content = domain.content(key)
         # domain.image names an image that is damaged or too large.
         with suppress(Exception), open_image(domain.path(key), io.BytesIO(content)) as image:
-            if image.format == "JPEG" and image.mode in ("RGB", "L") and _is_upright(image):
+            if image.format == "JPEG" and image.mode in ("RGB", "L") and is_upright(image):
                 return content
     out = io.BytesIO()
     to_pil(domain.image(key)).convert("RGB").save(out, "JPEG", quality=100, subsampling=0)
     return out.getvalue()
 
 
-def _is_upright(image: Image.Image) -> bool:
+def is_upright(image: Image.Image) -> bool:
     """Whether the image has no EXIF orientation: TorchCodec always applies it, but crops are drawn without it."""
     try:
         with warnings.catch_warnings():

@@ -207,8 +207,8 @@ class EvalLoader:
     ) -> None:
         # The augmentation is seeded by global positions, so that it does not depend on the number of processes.
         positions = np.arange(len(split))
-        self._positions = positions[(positions // (batch_size if whole_batches else 1)) % world_size == rank]
-        self.keys: IntArray = split.keys[self._positions]
+        self.positions: IntArray = positions[(positions // (batch_size if whole_batches else 1)) % world_size == rank]
+        self.keys: IntArray = split.keys[self.positions]
         self.split, self.image_spec, self.batch_size = split, image_spec, batch_size
         self.device = torch.device(device or "cpu")
         self._seed = None if augmentation is None else seed
@@ -266,7 +266,7 @@ class EvalLoader:
 
     def _draw(self, start: int) -> Draw:
         """Return the images of the batch that starts at ``start``."""
-        return Draw(0, self.split.keys[None], self._positions[start : start + self.batch_size], self._image_seed)
+        return Draw(0, self.split.keys[None], self.positions[start : start + self.batch_size], self._image_seed)
 
     def _image_seed(self, step: int, group: int, position: int, view: int) -> Seed | None:
         return None if self._seed is None else (self._seed, position)

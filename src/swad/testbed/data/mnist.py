@@ -14,14 +14,17 @@ from swad.testbed.data.benchmark import Benchmark, Download
 from swad.testbed.data.domains import ByteArray, IntArray
 from swad.util.images import DataError
 
-SOURCE = "https://ossci-datasets.s3.amazonaws.com/mnist/"
+SERVERS = ("https://ossci-datasets.s3.amazonaws.com/mnist/", "https://storage.googleapis.com/cvdf-datasets/mnist/")
 FILES = {
     "train-images-idx3-ubyte": "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
     "train-labels-idx1-ubyte": "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
     "t10k-images-idx3-ubyte": "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
     "t10k-labels-idx1-ubyte": "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
 }
-DOWNLOADS = tuple(Download(f"{SOURCE}{n}.gz", f"{n}.gz", sha256=s, unpack=False) for n, s in FILES.items())
+SOURCES = tuple(
+    tuple(Download(f"{server}{n}.gz", f"{n}.gz", sha256=s, unpack=False) for n, s in FILES.items())
+    for server in SERVERS
+)
 TOTAL = 70000
 LICENSE = "CC BY-SA 3.0"
 MNIST = "LeCun, Bottou, Bengio, Haffner: Gradient-Based Learning Applied to Document Recognition. IEEE 86(11), 1998."

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,7 +14,7 @@ from torch import Tensor
 
 from swad.testbed.data.augmentation import Augmentation
 from swad.testbed.data.domains import ByteArray, ImageSpec
-from swad.util.images import DataError
+from swad.util.images import DataError, eight_bits, read_image
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -98,6 +100,49 @@ class Normalize:
         """Normalize a batch of byte images."""
         images = images.to(torch.float32).div_(255).sub_(self.mean).div_(self.std)
         return images if self.memory_format is None else images.contiguous(memory_format=self.memory_format)
+
+
+class PredictorTransform:
+    """From an image to the tensor that a saved model was evaluated on, ``[channels, height, width]``.
+
+    An image is a path, a PIL image, or a uint8 array ``[height, width, channels]`` or ``[height, width]``. As in
+    training, the EXIF orientation is ignored. The transform can be pickled, for the workers of a `DataLoader`.
+    """
+
+    def __init__(self, image_spec: ImageSpec) -> None:
+        self.image_spec = image_spec
+        self.normalize = Normalize(image_spec)
+        self._resize = eval_transform(image_spec)
+        self._mode = {1: "L", 3: "RGB"}.get(image_spec.channels)
+
+    def __call__(self, image: Image.Image | ByteArray | str | os.PathLike[str]) -> Tensor:
+        """Resize and normalize an image."""
+        return self.normalize(self.pixels(image))
+
+    def pixels(self, image: Image.Image | ByteArray | str | os.PathLike[str]) -> Tensor:
+        """Return the bytes of the resized image, before they are normalized."""
+        from PIL import Image
+
+        if isinstance(image, str | os.PathLike):
+            image = read_image(Path(image))
+        elif isinstance(image, np.ndarray) and _is_picture(image):
+            image = to_pil(image if image.ndim == 3 else image[..., None])
+        elif not isinstance(image, Image.Image):
+            got = f"{image.dtype} {tuple(image.shape)}" if hasattr(image, "dtype") else type(image).__name__
+            raise DataError(
+                "an image must be a path, a PIL image or a uint8 array [height, width, channels], "
+                f"got {got}: convert it"
+            )
+        return self._resize(image if self._mode is None else eight_bits(image).convert(self._mode))
+
+
+def _is_picture(array: np.ndarray[Any, Any]) -> bool:
+    return (
+        array.dtype == np.uint8
+        and array.size > 0
+        and array.ndim > 1
+        and array.shape[2:] in ((), (1,), (2,), (3,), (4,))
+    )
 
 
 def to_pil(image: Image.Image | ByteArray) -> Image.Image:

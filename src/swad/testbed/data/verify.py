@@ -15,6 +15,7 @@ from swad.testbed.data.benchmark import Benchmark
 from swad.testbed.data.benchmarks import get, names, read
 from swad.testbed.data.domains import Domain, FileDomain
 from swad.testbed.data.shards import ShardDomain
+from swad.testbed.data.table import is_csv
 from swad.util.cpu import available_cores
 from swad.util.images import DataError
 from swad.util.progress import Progress
@@ -73,19 +74,19 @@ def check(
     """Check the dataset in a folder.
 
     Args:
-        path: Folder of the dataset.
+        path: Folder of the dataset, or CSV file of its images.
         name: Name of the dataset. Default: recognize it from its folders.
         decode: Decode every image.
         progress: Progress callback for decoding.
     """
     started = time.perf_counter()
     path = Path(path)
-    if not path.is_dir():
-        raise DataError(f"{path} is not a folder; give the folder of the dataset")
+    if not path.is_dir() and not (is_csv(path) and path.is_file()):
+        raise DataError(f"{path} is not a folder; give the folder of the dataset, or a CSV file of its images")
     benchmark = name if isinstance(name, Benchmark) else get(name) if name else recognize(path)
     if benchmark.layout == "embedded":
-        raise DataError(f"{benchmark.name} is part of an installed package; there is no folder to check")
-    if benchmark.read is None:
+        raise DataError(f"{benchmark.name} is embedded in code; there is no folder to check")
+    if benchmark.read is None and path.is_dir():
         path = image_folder.locate(benchmark, path)
         tree = image_folder.scan(benchmark, path, benchmark.options)
         domains: Sequence[Domain] = image_folder.read_domains(tree)
@@ -115,6 +116,8 @@ def check(
 
 def recognize(path: Path) -> Benchmark:
     """Return the benchmark that a folder contains, by the folder's name, else by its domains; else ``folder``."""
+    if is_csv(path):
+        return get("folder")
     known = []
     for name in names():
         with suppress(DataError):  # a broken file of the user's own must not stop the check of another dataset

@@ -17,14 +17,16 @@ import dataclasses
 import inspect
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, get_type_hints
 
-from swad.testbed.results.measured import Reading
-from swad.testbed.results.measurement_rows import Row, read_rows
+from swad.testbed.results.measured import Reading, measured
+from swad.testbed.results.measurement_rows import Row, RowFile, read_rows
 from swad.testbed.training.setting import Setting
+from swad.util.jsonl import json_values
 from swad.util.options import Bounds
 from swad.util.progress import Progress, part_progress
 
@@ -35,7 +37,14 @@ if TYPE_CHECKING:
     from swad.testbed.data.loaders import EvalLoader
     from swad.testbed.data.splits import DomainSplit
     from swad.testbed.measure.saved_run import Images, SavedRun
+    from swad.testbed.results.measured_report import MeasuredReport
+    from swad.testbed.results.run_data import RunData
+    from swad.testbed.results.surface_report import SurfaceReport
 
+Stored = Mapping[Path, Sequence[Row]]
+"""All rows of a file of measurements, by directory."""
+Missing = Sequence[tuple[Row, Sequence[str]]]
+"""Cases, and the weights that lack them."""
 SourceSplit = Literal["training", "validation", "all"]
 
 KEPT = 2**30
@@ -52,9 +61,13 @@ class Measurement(Reading, ABC):
     """Whether the weights may be "window", several snapshots inside the range that SWAD averaged."""
 
     of_saved: ClassVar[bool] = True
-    """Whether the weights are saved ones, whose files must be there."""
+    """Whether saved weights are measured, which the user may choose with --weights, and whose files must be there."""
+    of_means: ClassVar[bool] = True
+    """Whether tables show means of numbers, which --by-target shows by target."""
     at_once: ClassVar[int] = 8
     """Most sets of weights to measure together; images are read again for further ones."""
+    bounds: ClassVar[Mapping[str, Bounds]] = {}
+    """Bounds of fields that are numbers."""
 
     images: int | None = 200
 
@@ -69,8 +82,9 @@ class Measurement(Reading, ABC):
 
     @property
     def source_images(self) -> SourceSplit:
-        """Which images of the source domains are measured; of the target it is all of them."""
-        return "validation"
+        """Which images of the source domains are measured: those that `source_split` names; of the target all."""
+        split: SourceSplit = getattr(self, "source_split", "validation")
+        return split
 
     @property
     def passes(self) -> int:
@@ -115,19 +129,51 @@ class Measurement(Reading, ABC):
         """Return what is measured of every set of weights, as the fields that tell their rows apart."""
         return [{}]
 
+    @classmethod
+    def report(
+        cls, runs: Sequence[RunData], weights: Collection[str] = (), by_target: str | None = None, log: bool = False
+    ) -> MeasuredReport | SurfaceReport | None:
+        """Return what runs have stored as tables, figures and files; None if there is nothing.
+
+        Args:
+            runs: The runs.
+            weights: Some of the weights; by default all that were requested.
+            by_target: A column to tabulate by target, instead of all columns over targets.
+            log: Whether figures have a logarithmic axis.
+        """
+        from swad.testbed.results.measured_report import report
+
+        values = measured(runs, cls, weights)
+        return report(values, cls, by_target, log) if len(values) else None
+
+    def n_images(self, run: MeasuredRun, case: Row) -> int:
+        """Return the number of images of a case, for the cost."""
+        return sum(len(domain) for domain in run.domains if case.get("side") in (domain.side, None))
+
+    def measure_all(self, run: MeasuredRun, missing: Missing) -> Iterator[tuple[Row, list[Row]]]:
+        """Measure the cases that weights lack, and yield rows with their case. Override it if cases share work."""
+        progress, n_done, n_all = run.progress, 0, sum(len(names) for _, names in missing)
+        for case, names in missing:
+            run.case, run.progress = case, part_progress(progress, n_done, n_all, len(names))
+            for rows in self.measure(run, case, names):
+                yield case, rows
+            n_done += len(names)
+
     @abstractmethod
     def measure(self, run: MeasuredRun, case: Row, weights: Sequence[str]) -> Iterator[list[Row]]:
         """Measure one case; every list that is yielded is complete for its weights, and is stored at once.
 
-        Rows are made by `run.row`. Evaluate all weights on a batch before the next one is read.
+        Rows are made by `run.row`. Evaluate all weights on a batch before the next one is read. A case that takes long
+        stores rows of its own kinds by `run.keep`, and reads those of an interrupted measurement by `run.kept`.
         """
 
 
 @dataclass(frozen=True)
 class Job:
-    """One run to measure."""
+    """One run to measure, or several models that share their images."""
 
-    run: SavedRun
+    run: Any
+    """What `Measurement.measure` gets as `run.run`: a `SavedRun`, or what stands for the models."""
     what: Measurement
     """The measurement with the defaults that the run decides."""
     fingerprints: Mapping[str, str]
@@ -136,28 +182,89 @@ class Job:
     """What identifies stored rows."""
     only: tuple[str, ...] = ()
     """Measure only these of the weights, after the others."""
+    places: Mapping[str, tuple[Path, str]] = field(default_factory=dict)
+    """Directory of the rows of weights, and their name there. Default: the run directory, and the same name."""
 
-    def rows(self, stored: Sequence[Row] | None = None) -> list[Row]:
-        """Return the stored rows of these weights with these settings; `stored` are those of the file, if known."""
-        stored = read_rows(self.run.path, self.what.file) if stored is None else stored
-        keys = {row["key"] for row in stored if row["kind"] == "settings" and _without_marks(row) == self.settings}
-        marks = set(self.fingerprints.items())
-        rows = [row for row in stored if row["key"] in keys and row["kind"] == self.what.kind]
-        return [row for row in rows if (row["weights"], row.get("fingerprint")) in marks]
+    def place(self, name: str) -> tuple[Path, str]:
+        """Return where the rows of weights are stored: a directory, and their name there."""
+        return self.places[name] if self.places else (self.run.path, name)
 
-    def missing(self, stored: Sequence[Row], names: Collection[str] | None = None) -> list[tuple[Row, list[str]]]:
+    @property
+    def directories(self) -> tuple[Path, ...]:
+        """The directories whose files have the rows."""
+        return tuple(dict.fromkeys(self.place(name)[0] for name in self.fingerprints))
+
+    def stored(self) -> Stored:
+        """Read the rows of all files."""
+        return {directory: read_rows(directory, self.what.file) for directory in self.directories}
+
+    def rows(self, stored: Stored | None = None, *, every_kind: bool = False) -> list[Row]:
+        """Return the stored rows of these weights with these settings; `stored` are those of the files, if known."""
+        found = []
+        for directory, rows in (self.stored() if stored is None else stored).items():
+            keys = {row["key"] for row in rows if row["kind"] == "settings" and _without_marks(row) == self.settings}
+            marks: dict[Any, str] = {(*self.place(name), mark): name for name, mark in self.fingerprints.items()}
+            for row in rows:
+                is_result = row["kind"] == self.what.kind or (every_kind and row["kind"] not in ("settings", "shown"))
+                if is_result and row["key"] in keys:
+                    name = marks.get((directory, row.get("weights"), row.get("fingerprint")))
+                    found += [] if name is None else [{**row, "weights": name}]
+        return found
+
+    def missing(self, stored: Stored | None = None, names: Collection[str] | None = None) -> Missing:
         """Return the cases that some of the weights lack, and these weights."""
-        fields = self.what.cases()[0].keys()
-        rows = self.rows(stored)
-        done = {(*(row.get(field) for field in fields), row["weights"], row["fingerprint"]) for row in rows}
-        names = names or self.only or self.fingerprints
-        wanted = {name: mark for name, mark in self.fingerprints.items() if name in names}
-        missing = []
-        for case in self.what.cases():
-            lacking = [name for name, mark in wanted.items() if (*case.values(), name, mark) not in done]
-            if lacking:
-                missing.append((case, lacking))
-        return missing
+        cases = self.what.cases()
+        done = {(*(row.get(field) for field in cases[0]), row["weights"]) for row in self.rows(stored)}
+        wanted = [name for name in self.fingerprints if name in (names or self.only or self.fingerprints)]
+        lacking = ((case, [name for name in wanted if (*case.values(), name) not in done]) for case in cases)
+        return [(case, names) for case, names in lacking if names]
+
+
+class Store:
+    """The files of a job, which are locked.
+
+    Args:
+        job: The job.
+        files: Its files by directory.
+    """
+
+    def __init__(self, job: Job, files: Mapping[Path, RowFile]) -> None:
+        self._job, self._files = job, files
+        self._keys = {directory: file.add_settings(job.settings) for directory, file in files.items()}
+
+    @property
+    def stored(self) -> Stored:
+        """All rows of the files."""
+        return {directory: file.rows for directory, file in self._files.items()}
+
+    def append(self, case: Row, rows: Iterable[Row]) -> None:
+        """Write rows of a case; those of one directory together."""
+        by_directory: dict[Path, list[Row]] = {}
+        for row in rows:
+            directory, name = self._job.place(row["weights"])
+            marks = {"key": self._keys[directory], "kind": self._job.what.kind, **case}
+            of_weights = {"fingerprint": self._job.fingerprints[row["weights"]], **row, "weights": name}
+            by_directory.setdefault(directory, []).append({**marks, **of_weights})
+        for directory, of_directory in by_directory.items():
+            self._files[directory].append(*map(json_values, of_directory))
+
+    def kept(self, case: Row, weights: str) -> list[Row]:
+        """Return the rows of every kind of one case of these weights."""
+        wanted = {**case, "weights": weights}.items()
+        return [row for row in self._job.rows(self.stored, every_kind=True) if wanted <= row.items()]
+
+    def mark_shown(self) -> None:
+        """Store that this measurement was requested last."""
+        options = {"options": self._job.what.options()} if self._job.what.options() else {}
+        marks = [(*self._job.place(name), mark) for name, mark in self._job.fingerprints.items()]
+        for directory, file in self._files.items():
+            names, fingerprints = zip(*((name, mark) for place, name, mark in marks if place == directory), strict=True)
+            file.mark_shown(self._keys[directory], weights=list(names), fingerprints=list(fingerprints), **options)
+
+
+def as_stored(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings as they are read back: lists instead of tuples."""
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in settings.items()}
 
 
 def options_of(what: type[Measurement]) -> dict[str, Setting]:
@@ -167,7 +274,7 @@ def options_of(what: type[Measurement]) -> dict[str, Setting]:
         _, _, arguments = (inspect.cleandoc(cls.__doc__ or "")).partition("Args:\n")
         found = re.findall(r"^    (\w+): (.*(?:\n {8,}.*)*)", arguments, re.MULTILINE)
         texts |= {name: " ".join(text.split()) for name, text in found}
-    hints, bounds = get_type_hints(what), {"images": Bounds(minimum=1)}
+    hints, bounds = get_type_hints(what), {"images": Bounds(minimum=1), **what.bounds}
     return {
         field.name: Setting(
             name=field.name,
@@ -193,18 +300,21 @@ class MeasuredRun:
         device: Device of images and networks.
         workers: Processes that read images.
         progress: Called with what a case has done; its share of all cases is added.
+        store: Where the rows are.
     """
 
     def __init__(
         self,
-        run: SavedRun,
+        run: Any,
         what: Measurement,
         device: torch.device,
         workers: int | None = None,
         progress: Progress | None = None,
+        store: Store | None = None,
     ) -> None:
         self.run, self.device, self.progress = run, device, progress
-        self._what, self.workers = what, workers
+        self._what, self.workers, self._store = what, workers, store
+        self.case: Row = {}
         self._models: dict[str, nn.Module] = {}
 
     @cached_property
@@ -219,7 +329,8 @@ class MeasuredRun:
     @cached_property
     def images(self) -> Images:
         """All images on the device at once, for what evaluates them a thousand times."""
-        return self.run.images(self._what.images, self.device, self.workers, self._what.source_images)
+        images: Images = self.run.images(self._what.images, self.device, self.workers, self._what.source_images)
+        return images
 
     def model(self, weights: str) -> nn.Module:
         """Return the network with these weights in evaluation mode. It is loaded once."""
@@ -242,6 +353,15 @@ class MeasuredRun:
     def row(self, weights: str, domain: Domain, **values: Any) -> Row:
         """Return a row of values of one set of weights on one domain."""
         return {"weights": weights, "domain": domain.name, "side": domain.side, **values}
+
+    def keep(self, row: Row) -> None:
+        """Store a row of a kind of its own, before the case is complete."""
+        if self._store is not None:
+            self._store.append(self.case, [row])
+
+    def kept(self, weights: str) -> list[Row]:
+        """Return the rows of every kind that an interrupted measurement of this case has stored."""
+        return [] if self._store is None else self._store.kept(self.case, weights)
 
     def _loader(self, part: DomainSplit) -> EvalLoader:
         from swad.testbed.data.loaders import EvalLoader

@@ -42,11 +42,6 @@ class Curvature(Measurement):
     source_split: SourceSplit = "training"
 
     @property
-    def source_images(self) -> SourceSplit:
-        """Training images by default."""
-        return self.source_split
-
-    @property
     def passes(self) -> int:
         """A Hessian-vector product, which costs about four passes, for every vector and some for every eigenvalue."""
         return 4 * (self.trace_vectors + 10 * self.eigenvalues)

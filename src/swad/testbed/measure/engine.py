@@ -8,12 +8,12 @@ trained again are measured again.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from swad.testbed.measure.base import Job, MeasuredRun, Measurement
-from swad.testbed.results.measurement_rows import RowFile, read_rows
-from swad.util.jsonl import json_values
+from swad.testbed.measure.base import Job, MeasuredRun, Measurement, Store, as_stored
+from swad.testbed.results.measurement_rows import RowFile
 from swad.util.names import counted
 from swad.util.progress import Progress
 
@@ -50,8 +50,7 @@ def plan(
         of_run = what.on(run, device)
         of_device = {"device": device.type} if what.of_device else {}
         settings = {**of_run.settings(), **run.image_settings(what.images), **of_device}
-        as_stored = {name: list(value) if isinstance(value, tuple) else value for name, value in settings.items()}
-        jobs.append(Job(run, of_run, of_run.weights(run, names), as_stored))
+        jobs.append(Job(run, of_run, of_run.weights(run, names), as_stored(settings)))
     return jobs
 
 
@@ -60,18 +59,18 @@ def cost(jobs: Sequence[Job], device: torch.device | str = "cpu") -> str:
     import torch
 
     name = jobs[0].what.name
-    missing = [(job, job.missing(read_rows(job.run.path, job.what.file))) for job in jobs]
+    missing = [(job, job.missing()) for job in jobs]
     n_by_job = [sum(job.what.n_evaluations(job.run, names) for _, names in cases) for job, cases in missing]
     n_missing = sum(n_by_job)
     n_all = sum(job.what.n_evaluations(job.run, list(job.fingerprints)) * len(job.what.cases()) for job in jobs)
-    text = f"{name}: {counted(len(jobs), 'run')}, {counted(n_all, 'evaluation')}, {n_all - n_missing:,} stored"
+    n_models = sum(len(job.places) for job in jobs)
+    measured = counted(n_models, "model") if n_models else counted(len(jobs), "run")
+    text = f"{name}: {measured}, {counted(n_all, 'evaluation')}, {n_all - n_missing:,} stored"
     first, cases = next((each for each, n in zip(missing, n_by_job, strict=True) if n), (None, []))
     if first is None:
         return f"{text}, nothing to do"
-    domains = MeasuredRun(first.run, first.what, torch.device(device)).domains
-    of_side = {case.get("side") for case, _ in cases}
-    n_all_sides = sum(len(domain) for domain in domains if of_side & {domain.side, None})
-    n_images = first.what.passes * n_all_sides // len(of_side)
+    run = MeasuredRun(first.run, first.what, torch.device(device))
+    n_images = first.what.passes * sum(first.what.n_images(run, case) for case, _ in cases) // len(cases)
     # Runs differ by some images; the number of evaluations is exact.
     return f"{text}, {n_missing:,} to do with {n_images:,} images each: about {n_missing * n_images:,} forward passes"
 
@@ -93,32 +92,34 @@ def measure(
     """
     import torch
 
-    total = sum(len(names) for job in jobs for _, names in job.missing(read_rows(job.run.path, job.what.file)))
-    n_done = 0
+    total, n_done, most = sum(len(names) for job in jobs for _, names in job.missing()), 0, 0
+
+    def report(done: int) -> None:
+        nonlocal most
+        most = max(most, done)  # parts of a case may differ in size
+        if progress is not None:
+            progress(jobs[0].what.name, most, PARTS * total)
+
     for job in jobs:
         what = job.what
-        with RowFile(job.run.path, what.file) as file:  # locked, so another process may have measured some by now
-            key = file.add_settings(job.settings)
-            fixed = {"key": key, "kind": what.kind}
+        with ExitStack() as stack:  # locked, so another process may have measured some by now
+            files = {each: stack.enter_context(RowFile(each, what.file)) for each in job.directories}
+            store = Store(job, files)
             for some in _parts(list(job.only or job.fingerprints), what.at_once):
-                run = MeasuredRun(job.run, what, torch.device(device), workers)
-                for case, names in job.missing(file.rows, some):
-                    run.progress = _within(progress, what.name, n_done, len(names), total)
-                    for rows in what.measure(run, case, names):
-                        marks = ({"fingerprint": job.fingerprints[row["weights"]]} for row in rows)
-                        file.append(
-                            *(json_values({**fixed, **case, **m, **r}) for m, r in zip(marks, rows, strict=True))
-                        )
-                        n_done += len({row["weights"] for row in rows})
-                        if progress is not None:
-                            progress(what.name, PARTS * n_done, PARTS * total)
+                missing = job.missing(store.stored, some)
+                share = PARTS * sum(len(names) for _, names in missing)
+                run = MeasuredRun(job.run, what, torch.device(device), workers, store=store)
+                if progress is not None:
+                    run.progress = _within(report, PARTS * n_done, share)
+                for case, rows in what.measure_all(run, missing):
+                    store.append(case, rows)
+                    n_done += len({row["weights"] for row in rows})
+                    report(PARTS * n_done)
             if not job.only:
-                of_weights = {"weights": list(job.fingerprints), "fingerprints": list(job.fingerprints.values())}
-                options = what.options()
-                file.mark_shown(key, **of_weights, **({"options": options} if options else {}))
+                store.mark_shown()
     if jobs and not jobs[0].only and (further := jobs[0].what.then(jobs, torch.device(device))):
         measure(further, device, workers=workers, progress=progress)
-    return [job.run.path for job in jobs]
+    return list(dict.fromkeys(directory for job in jobs for directory in job.directories))
 
 
 def _parts(names: Sequence[str], at_once: int) -> Iterator[Sequence[str]]:
@@ -126,14 +127,11 @@ def _parts(names: Sequence[str], at_once: int) -> Iterator[Sequence[str]]:
         yield names[start : start + at_once]
 
 
-def _within(progress: Progress | None, name: str, n_done: int, n_names: int, total: int) -> Progress | None:
-    """Return the progress of one case, as its share of all evaluations."""
-    if progress is None:
-        return None
-    report: Callable[[str, int, int | None], None] = progress
+def _within(report: Callable[[int], None], start: int, share: int) -> Progress:
+    """Return the progress of the missing cases of a job, as their share of all evaluations."""
 
-    def part(description: str, done: int, of: int | None) -> None:
-        if of:
-            report(name, PARTS * n_done + PARTS * n_names * done // of, PARTS * total)
+    def part(description: str, done: int, total: int | None) -> None:
+        if total:
+            report(start + share * done // total)
 
     return part

@@ -11,7 +11,6 @@ from swad.testbed.results.run_data import RunData
 from swad.testbed.results.runs import find_runs
 from swad.testbed.training.run_dir import RunError
 from swad.util.names import listed
-from swad.util.progress import Progress
 
 if TYPE_CHECKING:
     from swad.testbed.measure.base import Measurement
@@ -83,11 +82,3 @@ def _has_weights(run: SavedRun, name: str) -> bool:
     except RunError:
         return False
     return True
-
-
-def run_progress(progress: Progress | None, run: SavedRun, index: int, n_runs: int) -> Progress | None:
-    """Return the progress of one of several runs, labeled with its name and, among several, its algorithm."""
-    if progress is None:
-        return None
-    label = f"{run.config.algorithm} {run.name} ({index + 1} of {n_runs})" if n_runs > 1 else run.name
-    return lambda description, done, total: progress(f"{label}: {description}", done, total)

@@ -75,11 +75,6 @@ class Flatness(Measurement):
         return found
 
     @property
-    def source_images(self) -> SourceSplit:
-        """Training images by default, as in the paper."""
-        return self.source_split
-
-    @property
     def passes(self) -> int:
         """Every direction at every radius, and the weights themselves."""
         return 1 + self.directions * len(self.radii)

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from swad.robustness import backgrounds, imagenet_c, imagenet_r
 from swad.robustness.corruptions import CORRUPTIONS, SEVERITIES
+from swad.testbed.measure.imagenet import Benchmarks
 from swad.testbed.measure.imagenet_models import ImageNetModel
-from swad.testbed.measure.run_imagenet import Benchmarks, EvaluationConfig, measure_benchmarks
-from swad.testbed.results.figures.style import FORMATS, require_matplotlib
+from swad.testbed.results.figures.style import FORMATS
 from swad.testbed.results.imagenet_parts import IMAGENET, IMAGENET_C, ImageNetC, PartResult, stored_values
 from swad.testbed.results.measured_report import report
 from swad.testbed.results.measurement_rows import ROBUSTNESS
@@ -18,7 +18,6 @@ from swad.testbed.results.report import Report
 from swad.testbed.results.tables import Cell, Row, Table
 from swad.util.files import write_json, write_text
 from swad.util.names import listed
-from swad.util.progress import Progress
 
 Parts = Mapping[str, PartResult]
 
@@ -39,26 +38,23 @@ class Score:
         return Score(self.value - other.value, self.partial or other.partial)
 
 
-def measure_imagenet(
+def report_imagenet(
     models: Sequence[ImageNetModel],
     benchmarks: Benchmarks,
-    config: EvaluationConfig,
+    results: Mapping[str, Parts],
     *,
     output: Path,
     formats: Sequence[str] = FORMATS,
-    progress: Progress | None = None,
 ) -> Report:
-    """Evaluate models on the benchmarks that are there, and return tables of every score.
+    """Return tables of every score.
 
     Args:
+        models: The models.
         benchmarks: Where the images are.
-        config: Device, precision and batches.
+        results: By label and part, in the order of the models.
         output: Directory for the figure, `imagenet-c.csv` and `imagenet.json`.
         formats: Formats of the figure.
-        progress: Called after every batch.
     """
-    require_matplotlib()  # before measuring for hours
-    results = measure_benchmarks(models, benchmarks, config, progress)
     output.mkdir(parents=True, exist_ok=True)
     written = []
     values = stored_values({label: [parts] for label, parts in results.items()})

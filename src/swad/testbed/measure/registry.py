@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from swad.testbed.measure.base import Measurement
     from swad.testbed.results.measured_report import MeasuredReport
     from swad.testbed.results.run_data import RunData
+    from swad.testbed.results.surface_report import SurfaceReport
 
 
 class MeasurementError(ValueError):
@@ -44,41 +45,29 @@ def get_measurement(name: str) -> type[Measurement]:
     return FILES.get(match)
 
 
-def stored_reports(runs: Sequence[RunData]) -> tuple[list[MeasuredReport], list[str]]:
+def stored_reports(runs: Sequence[RunData]) -> tuple[list[MeasuredReport | SurfaceReport], list[str]]:
     """Return a report of every measurement that runs have stored, and what cannot be shown.
 
     A damaged file must not cost the whole page, nor a mistake in a user's own measurement.
     """
-    from swad.testbed.results.imagenet_parts import ImageNetC, read_stored_values
-    from swad.testbed.results.measured import measured
-    from swad.testbed.results.measured_report import report
-    from swad.testbed.results.measurement_rows import ROBUSTNESS
+    from swad.testbed.results.imagenet_parts import ImageNetC
     from swad.testbed.results.records import RecordError
 
-    reports: list[MeasuredReport] = []
+    reports: list[MeasuredReport | SurfaceReport] = []
     problems: list[str] = []
     # Looked up once: most runs of a large sweep have no measurement at all.
     files = {run.path: set(os.listdir(run.path)) if run.path.is_dir() else set() for run in runs}
-
-    def having(file: str) -> list[RunData]:
-        return [run for run in runs if not files[run.path].isdisjoint((file, compressed_path(Path(file)).name))]
-
-    for name in list_measurements():
+    for name in (*list_measurements(), ImageNetC.name):
         try:
-            what = get_measurement(name)
-            values = measured(having(what.file), what)
-            if len(values):
-                reports.append(report(values, what))
+            what: type[Measurement | ImageNetC] = ImageNetC if name == ImageNetC.name else get_measurement(name)
+            wanted = {what.file, compressed_path(Path(what.file)).name}
+            shown = what.report([run for run in runs if not files[run.path].isdisjoint(wanted)])
+            reports += [] if shown is None else [shown]
         except (MeasurementError, RecordError) as error:
             problem = f"Measurements are missing here: {error}."
             if problem not in problems:  # several measurements share a file
                 problems.append(problem)
                 warnings.warn(f"the page lacks measurements: {error}", stacklevel=2)
-    try:
-        if len(values := read_stored_values(having(ROBUSTNESS))):
-            reports.append(report(values, ImageNetC))
-    except RecordError:  # the file of errors under corruption, which was reported above
-        pass
     return reports, problems
 
 
@@ -117,9 +106,8 @@ FILES = Registry(
         "kept_segments",
         "merge_runs",
         "saved_run",
+        "imagenet",
         "imagenet_models",
         "imagenet_report",
-        "run_imagenet",
-        "run_surface",
     ),
 )

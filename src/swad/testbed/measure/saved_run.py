@@ -24,7 +24,6 @@ from swad.testbed.data.domains import IntArray
 from swad.testbed.data.loaders import EvalLoader
 from swad.testbed.data.splits import DomainSplit, HeldOut, Sources, hold_out
 from swad.testbed.models import weight_files
-from swad.testbed.results.measurement_rows import RowFile
 from swad.testbed.results.records import CONFIG
 from swad.testbed.training import export
 from swad.testbed.training.checks import device_problem
@@ -156,18 +155,6 @@ class SavedRun:
         path = self.file(name)
         with weight_files.open_safetensors(path):  # its header says how large the file is, before all of it is read
             return fingerprint(path)
-
-    def require_same_weights(self, file: RowFile, key: str, names: Sequence[str]) -> None:
-        """Refuse weights files that changed since they were measured."""
-        for name in names:
-            fingerprint = self.fingerprint(name)
-            stored = file.rows_of(key, kind="weights", weights=name)
-            if not stored:
-                file.append({"key": key, "kind": "weights", "weights": name, "fingerprint": fingerprint})
-            elif stored[-1]["fingerprint"] != fingerprint:
-                raise RunError(
-                    f"{self.file(name)} changed since {file.path} was written: remove that file to measure again"
-                )
 
     def image_settings(self, n_images: int | None) -> dict[str, int | None]:
         """Return the settings that determine the images of each domain, for the key of stored rows.

@@ -46,11 +46,6 @@ class WorstCase(Measurement):
     source_split: SourceSplit = "training"
 
     @property
-    def source_images(self) -> SourceSplit:
-        """Training images by default."""
-        return self.source_split
-
-    @property
     def passes(self) -> int:
         """A gradient, which costs about three passes, for every step from every start, for loss and error."""
         return 2 * 3 * self.steps * (1 + self.restarts) * len(self.radii)

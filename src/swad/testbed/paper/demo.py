@@ -32,15 +32,17 @@ def make_configs(
 
 def measure_flatness(config: RunConfig, progress: Progress | None = None) -> None:
     """Measure the flatness of one run's ERM, SWA and SWAD and the plane through three of its weights, in seconds."""
-    from swad.testbed.measure import engine, run_surface
+    from swad.testbed.measure import engine
     from swad.testbed.measure.flatness import Flatness
     from swad.testbed.measure.saved_run import find_device, open_run
+    from swad.testbed.measure.surface import Surface
 
     run, device = open_run(config.output), find_device(config.device)
     coarse = Flatness(images=80, radii=tuple(4.0 * k for k in range(7)), directions=16)
     engine.measure(engine.plan([(run, ["best", "swa", "swad"])], coarse, device), device, progress=progress)
     if len(run.snapshots) >= 3:
-        run_surface.run_surface(run, steps=11, n_images=80, device=config.device, progress=progress)
+        plane = Surface(images=80, steps=11)
+        engine.measure(engine.plan([(run, ())], plane, device), device, progress=progress)
 
 
 def _snapshot_steps(steps: int) -> tuple[int, ...]:

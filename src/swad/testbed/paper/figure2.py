@@ -11,8 +11,8 @@ from pathlib import Path
 
 from swad.averaging.window import Window
 from swad.testbed.averages import registry
-from swad.testbed.measure.run_surface import run_surface
 from swad.testbed.measure.saved_run import SavedRun, open_run
+from swad.testbed.measure.surface import Surface
 from swad.testbed.paper.reproduction import PaperRuns, first_trial_item
 from swad.testbed.paper.trainings import ERM
 from swad.testbed.results.figures.sampling import sampling_figure
@@ -59,14 +59,9 @@ def _measure(paper_runs: PaperRuns, run: SavedRun) -> RunSurface:
     first = min(run.snapshots[name] for name in corners)
     # The beginning of training is far away and would leave the valley in a corner of the picture.
     later = [name for name, step in run.snapshots.items() if 3 * step >= 2 * first]
-    run_surface(
-        run,
-        corners,
-        [*(name for name in later if name not in corners), *sampled_steps(run)],
-        steps=paper_runs.config.grid,
-        n_images=paper_runs.config.images,
-        **paper_runs.measure_options,
-    )
+    points = (*(name for name in later if name not in corners), *sampled_steps(run))
+    what = Surface(images=paper_runs.config.images, corners=corners, points=points, steps=paper_runs.config.grid)
+    paper_runs.measure([(run, ())], what)
     surface = read_surface(load_run(run.path))
     assert surface is not None
     return surface

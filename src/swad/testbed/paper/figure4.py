@@ -5,28 +5,27 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from swad.testbed.measure.run_surface import measure_surfaces, report_surfaces
+from swad.testbed.measure.saved_run import open_run
+from swad.testbed.measure.surface import Surface
 from swad.testbed.paper.figure3 import write_figure_page
 from swad.testbed.paper.reproduction import PaperRuns, Reproduction, each_dataset
 from swad.testbed.paper.trainings import ERM
+from swad.testbed.results.figures.surfaces import surface_figure
+from swad.testbed.results.measurement_rows import SURFACE
 from swad.testbed.results.report import Report
 from swad.testbed.results.runs import load_run
+from swad.testbed.results.surfaces import points_table, read_surface
 
 DATASETS = ("PACS",)
 
 
 def _measure(paper_runs: PaperRuns, dataset: str, names: Sequence[str]) -> Report:
-    config = paper_runs.config
-    paths, notes = measure_surfaces(
-        [run.path for run in paper_runs.first_trial(dataset, ERM)],
-        data=config.data,
-        steps=config.grid,
-        n_images=config.images,
-        **paper_runs.measure_options,
-    )
-    stem, folder = "-".join(["figure4", *names]), paper_runs.folder("figure4")
-    report = report_surfaces(paths, ["plane"], output=folder, stem=stem, formats=config.formats)
-    return replace(report, tables=(*notes, *report.tables))
+    config, runs = paper_runs.config, paper_runs.first_trial(dataset, ERM)
+    saved = [open_run(run.path, config.data) for run in runs]
+    paper_runs.measure([(run, ()) for run in saved], Surface(images=config.images, steps=config.grid))
+    planes = [surface for run in runs if (surface := read_surface(load_run(run.path))) is not None]
+    written = paper_runs.save(surface_figure(planes), "figure4", *names)
+    return Report((points_table(planes),), tuple(written), tuple(run.path / SURFACE for run in runs))
 
 
 def _build(paper_runs: PaperRuns) -> Report:

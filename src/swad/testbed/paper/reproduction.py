@@ -139,7 +139,7 @@ def write_run_page(runs: Sequence[RunData], path: Path, measured: Sequence[RunDa
     """Write the report page of runs, with what was measured of them or of `measured`."""
     reports, problems = stored_reports(runs if measured is None else measured)
     problems = [*find_problems(runs), *problems]
-    return write_page(RunList(runs), path, measured=reports, problems=problems, surfaces=measured)
+    return write_page(RunList(runs), path, measured=reports, problems=problems)
 
 
 def availability_notes(config: PaperConfig, datasets: Sequence[str]) -> list[str]:

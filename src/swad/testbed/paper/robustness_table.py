@@ -13,12 +13,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from swad.testbed.measure import engine
 from swad.testbed.measure.corruption import Corruption
 from swad.testbed.measure.finished_runs import open_runs
+from swad.testbed.measure.imagenet import Benchmarks, plan_models, stored_results
 from swad.testbed.measure.imagenet_models import ImageNetModel, saved_model
 from swad.testbed.measure.imagenet_report import ALL_19, PARTIAL, Parts, notes, scores
-from swad.testbed.measure.run_imagenet import Benchmarks, EvaluationConfig, measure_benchmarks
-from swad.testbed.measure.saved_run import SavedRun, open_run
+from swad.testbed.measure.saved_run import SavedRun, find_device, open_run
 from swad.testbed.paper.accuracy import ComparedRow, compared_table, printed_cell
 from swad.testbed.paper.methods import row_name
 from swad.testbed.paper.reproduction import PaperRuns, Reproduction, write_run_page
@@ -123,8 +124,11 @@ def _imagenet(paper_runs: PaperRuns, directory: Path) -> Report:
     rows = find_rows(runs)
     lines += [f"No run has the weights of {name}" for name in WEIGHTS if name not in rows]
     models = [model for members in rows.values() for model in members]
-    evaluation = EvaluationConfig(config.device, workers=config.workers)
-    found = measure_benchmarks(models, benchmarks, evaluation, paper_runs.measure_options["progress"])
+    jobs = plan_models(models, benchmarks)
+    engine.measure(
+        jobs, find_device(config.device), workers=config.workers, progress=paper_runs.measure_options["progress"]
+    )
+    found = stored_results(jobs)
     by_row = {name: [found[model.label] for model in members] for name, members in rows.items()}
     ours = {name: [score_cell(trials, score) for score in (*OWN, *COLUMNS.values())] for name, trials in by_row.items()}
     captions = (*(f"{line}." for line in lines), *notes(models, benchmarks, found), MEANING)

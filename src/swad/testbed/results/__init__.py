@@ -9,12 +9,12 @@
 
 Names are loaded on first use. The modules, in the order in which data flows through them:
 
-    records, frames, run_data, runs, domainbed, failures                      read runs from their directories
+    records, frames, predictions, run_data, runs, domainbed, failures         read runs from their directories
     selection, selection_file, unselected_weights                             choose the run of each target and trial
     compare, comparisons, method_ranks, published                             means and tests, also of accuracies; ranks
     tables, labels, column_marks, run_tables, comparison_tables, diagnostics  tables, the names in them, and warnings
-    training_curves, measured, measured_report, windows, surfaces, tuning,    measurements of runs: read, averaged and
-    corruption_means, imagenet_parts, rank_correlation                        as tables
+    training_curves, measured, measured_report, windows, tuning, surfaces,    measurements of runs: read, averaged and
+    surface_report, corruption_means, imagenet_parts, rank_correlation        as tables
     figures/, page/, trackers/                                                drawings, the HTML page, W&B and others
 """
 
@@ -27,6 +27,7 @@ from swad.util.lazy import lazy_exports
 if TYPE_CHECKING:
     from swad.testbed.results.comparisons import compare_methods, compare_over_datasets
     from swad.testbed.results.page.build import write_page
+    from swad.testbed.results.predictions import read_predictions
     from swad.testbed.results.records import Record, RecordError, read_records
     from swad.testbed.results.run_data import RunData
     from swad.testbed.results.run_tables import accuracy_tables, results_table
@@ -38,6 +39,7 @@ __getattr__, __dir__ = lazy_exports(
     {
         "comparisons": ("compare_methods", "compare_over_datasets"),
         "page.build": ("write_page",),
+        "predictions": ("read_predictions",),
         "records": ("Record", "RecordError", "read_records"),
         "run_data": ("RunData",),
         "run_tables": ("accuracy_tables", "results_table"),
@@ -50,6 +52,7 @@ __all__ = [  # noqa: RUF022 - the reader's order
     "find_runs",
     "load_run",
     "read_records",
+    "read_predictions",
     "select",
     "results_table",
     "accuracy_tables",

@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     import pandas as pd
 
 FIELDS = (
-    *("dataset", "method", "baseline", "accuracy", "baseline_accuracy", "difference", "low", "high", "p"),
+    *("dataset", "method", "baseline", "value", "baseline_value", "difference", "low", "high", "p"),
     *("corrected_p", "n_comparisons", "n", "unit", "n_trials", "test", "verdict"),
 )
-"""Columns of the CSV file. Accuracies, differences and intervals are in percent and points."""
+"""Columns of the CSV file. Values, differences and intervals are in percent and points."""
 
 
 def comparison_cells(test: Any, scale: float = 100, decimals: int = 2) -> tuple[Cell, ...]:
@@ -90,7 +90,7 @@ def _notes(tests: pd.DataFrame) -> list[str]:
     tested = tests[tests["p"].notna()]
     units = (tested if len(tested) else tests)["unit"].unique()
     notes = [
-        "Differences in points of accuracy, paired by target and trial. "
+        "Differences in points, paired by target and trial. "
         + " ".join(f"Over {unit}: a difference would hold for {UNITS[unit]}." for unit in units)
     ]
     if len(tested):
@@ -119,7 +119,7 @@ def _notes(tests: pd.DataFrame) -> list[str]:
 def comparisons_csv(tests: pd.DataFrame) -> str:
     """Return comparisons as comma-separated values in full precision, one line for each."""
     in_points = {name: 100 * tests[name].astype(float) for name in ("difference", "low", "high")}
-    in_points |= {"accuracy": 100 * tests["value"], "baseline_accuracy": 100 * tests["baseline_value"]}
+    in_points |= {name: 100 * tests[name] for name in ("value", "baseline_value")}
     words = {
         "test": tests["test"].where(tests["p"].notna(), "none"),
         "verdict": [VERDICTS[arrow(test)] for test in tests.itertuples()],

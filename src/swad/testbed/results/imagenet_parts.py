@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from swad.testbed.results.corruption_means import AXIS, CLEAN, COMPARED, CORRUPTIONS, mean_errors
 from swad.testbed.results.labels import weights_label
 from swad.testbed.results.measured import COLUMNS, Reading
+from swad.testbed.results.measured_report import MeasuredReport, report
 from swad.testbed.results.measurement_rows import ROBUSTNESS, Row, read_rows
 from swad.testbed.results.run_data import RunData
 from swad.util.names import NO_TARGET
@@ -61,13 +62,21 @@ def part_result(row: Row) -> PartResult:
 class ImageNetC(Reading):
     """Errors on the stored images of ImageNet-C's 15 corruptions."""
 
-    name, title, axis, compared = "imagenet-c", "Corruption error, %", AXIS, COMPARED
+    name, title, axis, compared, file = "imagenet-c", "Corruption error, %", AXIS, COMPARED, ROBUSTNESS
     note = "Errors on the stored images of ImageNet-C's 15 corruptions."
 
     @classmethod
     def notes(cls, settings: Mapping[str, Any]) -> str:
         """Say where images or corruptions of the published set are missing."""
         return f"{cls.note} Partial: do not compare it with published numbers." if settings else cls.note
+
+    @classmethod
+    def report(
+        cls, runs: Sequence[RunData], weights: Collection[str] = (), by_target: str | None = None, log: bool = False
+    ) -> MeasuredReport | None:
+        """Return the errors of runs, whose rows have counts by part."""
+        values = read_stored_values(runs)
+        return report(values, cls, by_target, log) if len(values) else None
 
 
 def stored_values(results: Mapping[str, Sequence[Mapping[str, PartResult]]]) -> pd.DataFrame:

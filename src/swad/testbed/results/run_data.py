@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from swad.testbed.results.records import Record
-from swad.util.names import NO_TARGET
+from swad.util.names import NO_TARGET, data_name
 
 if TYPE_CHECKING:
     import pandas
@@ -58,15 +58,20 @@ class RunData:
 
     @cached_property
     def dataset(self) -> str:
-        """The name of the dataset; for the dataset "folder", the name of the user's directory."""
+        """The name of the dataset; for the dataset "folder", the name of the user's data."""
         name = str(self.config.get("dataset", "unknown"))
         data = self.config.get("data_dir")
-        return Path(str(data)).name or name if name == "folder" and data else name
+        return data_name(str(data)) or name if name == "folder" and data else name
 
     @cached_property
     def algorithm(self) -> str:
         """The name of the algorithm."""
         return str(self.config.get("algorithm", "erm"))
+
+    @property
+    def select_by(self) -> str:
+        """The metric by which the run chose its `best` weights."""
+        return str(self.config.get("select_by", "accuracy"))
 
     @cached_property
     def trial(self) -> int:

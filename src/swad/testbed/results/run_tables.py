@@ -16,12 +16,14 @@ from swad.testbed.results.labels import (
     directory_names,
     weights_label,
 )
+from swad.testbed.results.metrics import get_metric
 from swad.testbed.results.run_data import RunData
 from swad.testbed.results.runs import RunList
 from swad.testbed.results.selection import ORACLES, DatasetResults, collect_results, once, weights_steps
 from swad.testbed.results.tables import PAPER, Cell, Row, Table, mean_cell
 from swad.testbed.results.training_curves import final_values, valleys
 from swad.util.grouping import group_by
+from swad.util.statistics import mean
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -33,11 +35,11 @@ Unit = tuple[str, int]
 """Target and trial."""
 
 SELECTIONS = {
-    "iid": "source validation accuracy (iid)",
+    "iid": "source validation {metric} (iid)",
     "last": "last step",
-    "lodo": "accuracy on a second held-out source (lodo)",
-    "oracle": "target validation accuracy at the last step (oracle)",
-    "oracle_best_step": "target validation accuracy at any step (oracle_best_step)",
+    "lodo": "{metric} on a second held-out source (lodo)",
+    "oracle": "target validation {metric} at the last step (oracle)",
+    "oracle_best_step": "target validation {metric} at any step (oracle_best_step)",
 }
 AVERAGE = "Avg."
 """The column of means over targets."""
@@ -100,7 +102,7 @@ def accuracy_table(results: DatasetResults, paper: PaperRows = "few", allow_miss
     runs, targets = results.members, results.targets
     ours, error = _our_rows(results, allow_missing_targets)
     rows = [*ours]
-    if paper != "none" and results.has_target:
+    if paper != "none" and results.has_target and results.metric == "accuracy":
         published_rows = _published_rows(results.dataset, targets)
         rows += published_rows if paper == "all" else comparable_rows(published_rows, rows, runs)
     notes = [_caption(results)]
@@ -126,14 +128,19 @@ def accuracy_table(results: DatasetResults, paper: PaperRows = "few", allow_miss
 
 
 def _caption(results: DatasetResults) -> str:
-    how = f"selected by {SELECTIONS.get(results.selection, results.selection)}; {_describe_trials(results.members)}."
+    metric = get_metric(results.metric)
+    selection = SELECTIONS.get(results.selection, results.selection).format(metric=get_metric(results.select_by).label)
+    how = f"selected by {selection}; {_describe_trials(results.members)}."
+    combined = "mean" if metric.over_domains is mean else "lowest"
     if results.has_target:
         return (
-            f"Accuracy in % on the {split_label(results.split, results.members)}, {how} "
-            "In-domain: mean over the validation or test splits of the sources."
+            f"{metric.title} in % on the {split_label(results.split, results.members)}, {how} "
+            f"In-domain: {combined} over the validation or test splits of the sources."
         )
     split = _evaluated_sources(results)
-    caption = f"No target: trained on all domains. Mean accuracy in % on their {split} splits, {how}"
+    caption = (
+        f"No target: trained on all domains. {combined.capitalize()} {metric.label} in % on their {split} splits, {how}"
+    )
     if split == "validation":
         caption += " These images also select the weights; test images (--split 60/20/20, or a folder test) do not."
     return caption

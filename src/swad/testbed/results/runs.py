@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from swad.testbed.results import domainbed
 from swad.testbed.results.failures import read_failure
+from swad.testbed.results.metrics import metric_problem
 from swad.testbed.results.records import CONFIG, DONE, LOCK, MAX_COUNT, RECORDS, RecordError
 from swad.testbed.results.run_data import RunData
 from swad.util.files import MAX_BYTES, read_bytes, require_regular, sha256
@@ -141,6 +142,7 @@ _RULES: dict[str, tuple[str, Callable[[object], bool]]] = {
     "algorithm": ("a name", is_name),
     "target": ("the name of a domain or a list of names", _is_target),
     "trial": ("a whole number", is_count),
+    "select_by": ("the name of a metric", lambda value: not metric_problem("select_by", value)),
     "steps": ("a whole number", lambda value: value is None or is_count(value)),
     "data_dir": ("a path", lambda value: value is None or isinstance(value, str)),
     "hyperparameters": ("numbers by name", lambda value: isinstance(value, dict)),

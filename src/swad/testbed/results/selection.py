@@ -4,7 +4,7 @@ A *candidate* is a run and, for live weights, a step; an average is evaluated at
 every candidate a score and takes the highest; of equal scores the earliest step. The target domain must not influence
 the choice, so scores are computed from rows of source domains alone, except by the oracles:
 
-    iid                mean accuracy on the sources' validation splits, at any step
+    iid                mean accuracy, or another metric, on the sources' validation splits, at any step
     last               the same, at the last step
     lodo               mean accuracy on sources that were held out together with the target
     oracle             accuracy on the target's validation split, at the last step
@@ -30,13 +30,13 @@ from typing import TYPE_CHECKING, Any, Concatenate, NamedTuple, ParamSpec, TypeV
 
 from swad.testbed.results import domainbed
 from swad.testbed.results.labels import LIVE_WEIGHTS, is_erm, shared_label
+from swad.testbed.results.metrics import CLASS_ACCURACY, OF_CLASS, get_metric
 from swad.testbed.results.records import LIVE
 from swad.testbed.results.run_data import RunData
 from swad.testbed.results.runs import RunList, SkippedRun
 from swad.testbed.results.training_curves import ByStep, mean_by_step
 from swad.util.grouping import group_by
 from swad.util.names import NO_TARGET, choice_problem
-from swad.util.statistics import mean
 
 if TYPE_CHECKING:
     import pandas
@@ -78,14 +78,19 @@ class Choice(NamedTuple):
 
 
 class Accuracies:
-    """The accuracies of runs, where those on held-out domains are apart from those on sources."""
+    """The accuracies of runs, or another metric, where those on held-out domains are apart from those on sources."""
 
-    def __init__(self, runs: RunList) -> None:
+    def __init__(self, runs: RunList, metric: str = "accuracy") -> None:
         import numpy as np
 
-        self.runs = runs
+        self.runs, self.metric = runs, get_metric(metric)
         records = runs.records
-        rows = records[((records.metric == "accuracy") & records.domain.notna()).to_numpy()]
+        rows = records[((records.metric == self.metric.recorded) & records.domain.notna()).to_numpy()]
+        if rows.empty and metric != "accuracy":
+            option = CLASS_ACCURACY if metric.startswith(OF_CLASS) else metric
+            raise SelectionError(
+                f"no run has recorded {metric}: train with --metrics {option}, or choose another metric"
+            )
         codes = {name: code for code, name in enumerate(rows.domain.cat.categories)}
         on_target = np.zeros(len(rows), bool)
         for place in range(max((len(run.targets) for run in runs), default=0)):
@@ -95,11 +100,11 @@ class Accuracies:
         self._means: dict[Hashable, Scores] = {}
 
     @classmethod
-    def of(cls, runs: RunList) -> Accuracies:
+    def of(cls, runs: RunList, metric: str = "accuracy") -> Accuracies:
         """Return the accuracies of runs, which are collected once."""
-        if "accuracies" not in runs.derived:
-            runs.derived["accuracies"] = cls(runs)
-        accuracies: Accuracies = runs.derived["accuracies"]
+        if ("accuracies", metric) not in runs.derived:
+            runs.derived["accuracies", metric] = cls(runs, metric)
+        accuracies: Accuracies = runs.derived["accuracies", metric]
         return accuracies
 
     @cached_property
@@ -119,7 +124,8 @@ class Accuracies:
     def source_scores(self, weights: Iterable[str], runs: Iterable[int] | None = None) -> Scores:
         """Return the mean accuracy on the sources' validation splits; the target's rows are not among those read."""
         # DomainBed's rounding decides between its runs.
-        return self.on_split("out", weights, runs, lambda run: domainbed.mean if run in self.imported else mean)
+        of_domains = self.metric.over_domains
+        return self.on_split("out", weights, runs, lambda run: domainbed.mean if run in self.imported else of_domains)
 
     @cached_property
     def imported(self) -> set[int]:
@@ -138,7 +144,7 @@ class Accuracies:
         if mean_of is not None and self.imported:
             return mean_by_step(self._rows(*key), mean_of)
         if key not in self._means:
-            self._means[key] = mean_by_step(self._rows(*key))
+            self._means[key] = mean_by_step(self._rows(*key), lambda run: self.metric.over_domains)
         return self._means[key]
 
     def _rows(self, split: str, weights: Collection[str], runs: Collection[int] | None) -> pandas.DataFrame:
@@ -178,7 +184,7 @@ class Chooser:
         if selection not in SELECTIONS:
             raise SelectionError(choice_problem("method", selection, SELECTIONS))
         weights = list(weights)
-        self._runs, self._selection = accuracies.runs, selection
+        self._runs, self._selection, self._over_domains = accuracies.runs, selection, accuracies.metric.over_domains
         self._scores = accuracies.scores("iid" if selection == "lodo" else selection, weights)
         self._seeds = [domainbed.seed_of(run.config) for run in self._runs]
         if selection == "lodo":
@@ -249,7 +255,7 @@ class Chooser:
                 steps = set.intersection(*(set(by_step) for by_step in by_source.values())) if by_source else set()
                 if weights == LIVE:  # an unfinished run lacks the last steps
                     steps &= self._scores.get((run, weights), {}).keys()
-                rounded = mean if self._seeds[run] is None else domainbed.mean
+                rounded = self._over_domains if self._seeds[run] is None else domainbed.mean
                 complete[run] = {step: rounded([by_source[name][step] for name in sources]) for step in sorted(steps)}
         if not any(complete.values()):
             raise SelectionError(
@@ -276,6 +282,8 @@ def select(
     *,
     split: str = "in",
     targets: Sequence[str] | None = None,
+    metric: str = "accuracy",
+    select_by: str = "accuracy",
 ) -> pandas.DataFrame:
     """Return the results of one method on every target and trial, with the columns `RESULTS`.
 
@@ -288,9 +296,11 @@ def select(
         weights: The weights to report, such as "swad" or "best"; "live" for the live weights at the selected step.
         split: The split of the held-out domain to report: "in" (as in the paper), "out", "full" or "test".
         targets: Targets to report; all by default.
+        metric: The metric to report; see `swad.testbed.results.metrics`.
+        select_by: The metric by which runs are selected.
     """
     runs = RunList.of(runs)
-    selector = _Selector(runs, selection, split, [weights])
+    selector = _Selector(runs, selection, split, [weights], metric, select_by)
     if targets is None:
         targets = sorted({run.target for run in runs if len(run.targets) < 2})
     if not targets:
@@ -336,6 +346,10 @@ class DatasetResults:
     """Whether any run evaluated a test split."""
     has_live: bool = True
     """Whether the live weights of any run were evaluated on its target."""
+    metric: str = "accuracy"
+    """What is reported."""
+    select_by: str = "accuracy"
+    """The metric by which runs were selected."""
     derived: dict[Hashable, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
     """What was built from the results; see `once`."""
 
@@ -406,12 +420,30 @@ def same_kind(results: Iterable[DatasetResults]) -> bool:
     return len({each.has_target for each in results}) < 2
 
 
-def collect_results(runs: Iterable[RunData], selection: str = "iid", split: str = "in") -> list[DatasetResults]:
-    """Select the results of every method, dataset by dataset."""
+def collect_results(
+    runs: Iterable[RunData],
+    selection: str = "iid",
+    split: str = "in",
+    metric: str = "accuracy",
+    select_by: str | None = None,
+) -> list[DatasetResults]:
+    """Select the results of every method, dataset by dataset.
+
+    Args:
+        runs: The runs.
+        selection: "iid", "last", "lodo", "oracle" or "oracle_best_step".
+        split: The split of the held-out domain to report: "in", "out", "full" or "test".
+        metric: The metric to report; see `swad.testbed.results.metrics`.
+        select_by: The metric by which runs are selected. Default: that by which the runs chose their own `best`
+            weights, or accuracy if they differ.
+    """
     from swad.testbed.results.frames import distinct
 
     runs = RunList.of(runs)
-    accuracies = Accuracies.of(runs)
+    if select_by is None:
+        trained = {run.select_by for run in runs}
+        select_by = trained.pop() if len(trained) == 1 else "accuracy"
+    accuracies = Accuracies.of(runs, metric)
     by_dataset = group_by(enumerate(runs), lambda item: item[1].table_name)
     by_algorithm = group_by(enumerate(runs), lambda item: (item[1].table_name, item[1].algorithm))
     # ERM comes first, because the other algorithms are compared with it.
@@ -420,7 +452,8 @@ def collect_results(runs: Iterable[RunData], selection: str = "iid", split: str 
     targets = {
         name: sorted({run.target for _, run in members if len(run.targets) < 2}) for name, members in by_dataset.items()
     }
-    selector = _Selector(runs, selection, split, {name for names in weights.values() for name in names})
+    names = {name for names in weights.values() for name in names}
+    selector = _Selector(runs, selection, split, names, metric, select_by)
     results, missing = selector.frames(methods, targets, weights)
     evaluated = group_by(distinct(runs.records, "domain"), lambda pair: pair[0])
     tested = set(accuracies.on_sources.run[accuracies.on_sources.split == "test"]) | set(
@@ -443,6 +476,8 @@ def collect_results(runs: Iterable[RunData], selection: str = "iid", split: str 
                 dataset=name,
                 selection=selection,
                 split=split,
+                metric=metric,
+                select_by=select_by,
                 runs=runs,
                 members=tuple(run for _, run in members),
                 targets=own,
@@ -500,11 +535,13 @@ class _Selector:
         selection: str,
         split: str,
         weights: Iterable[str],
+        metric: str,
+        select_by: str,
     ) -> None:
         self._runs, self._selection, self._split = runs, selection, split
         weights = list(weights)
-        self._accuracies = Accuracies.of(runs)
-        self._chooser = Chooser(self._accuracies, selection, weights)
+        self._accuracies = Accuracies.of(runs, metric)
+        self._chooser = Chooser(Accuracies.of(runs, select_by), selection, weights)
         self._on_target = self._accuracies.target_scores(weights, split)
         self._on_sources = [self._accuracies.on_split(name, weights) for name in ("test", "out")]
 
@@ -552,7 +589,8 @@ class _Selector:
             candidates = [number for number in members if (number, weights) in self._accuracies.evaluated]
             if not any(number in candidates for number in alone):
                 run = self._runs[alone[0]]
-                state = "has no accuracy of these weights" if run.finished else "is unfinished"
+                lacks = f"has no {self._accuracies.metric.label} of these weights"
+                state = lacks if run.finished else "is unfinished"
                 missing.append((trial, f"the run {run.path.name} {state}"))
                 continue
             try:
@@ -607,9 +645,11 @@ class _Selector:
 # ------------------------------------------------------------ more about runs
 
 
-def run_scores(runs: RunList, selection: str, weights: Sequence[str]) -> dict[tuple[int, str], float]:
+def run_scores(
+    runs: RunList, selection: str, weights: Sequence[str], select_by: str = "accuracy"
+) -> dict[tuple[int, str], float]:
     """Return by run and weights what a selection would choose a run by: its best score that is not nan."""
-    scores = Accuracies.of(runs).scores(selection, weights)
+    scores = Accuracies.of(runs, select_by).scores(selection, weights)
     best = {key: max((s for s in each.values() if not math.isnan(s)), default=None) for key, each in scores.items()}
     return {key: score for key, score in best.items() if score is not None}
 
@@ -620,12 +660,12 @@ def weights_steps(runs: RunList, results: pandas.DataFrame) -> list[int]:
     Only records of source domains decide which step that is, so the target has no influence.
     """
     best = {run for run, weights in zip(results.run, results.weights, strict=True) if weights == LIVE_WEIGHTS[0]}
-    scores = Accuracies.of(runs).source_scores([LIVE], best) if best else {}
     steps: dict[int, int] = {}
-    for (run, _), by_step in scores.items():
-        valid = {step: score for step, score in by_step.items() if not math.isnan(score)}
-        if valid:
-            steps[run] = max(valid, key=lambda step: (valid[step], -step))
+    for metric, members in group_by(best, lambda run: runs[run].select_by).items():
+        for (run, _), by_step in Accuracies.of(runs, metric).source_scores([LIVE], members).items():
+            valid = {step: score for step, score in by_step.items() if not math.isnan(score)}
+            if valid:
+                steps[run] = max(valid, key=lambda step: (valid[step], -step))
     return [
         steps.get(run, step) if weights == LIVE_WEIGHTS[0] else step
         for run, weights, step in zip(results.run.tolist(), results.weights, results.step.tolist(), strict=True)

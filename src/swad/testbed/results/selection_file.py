@@ -61,7 +61,7 @@ class SelectedRun(Struct, frozen=True, omit_defaults=True):
     step: Count
     """The step of the weights; for an average, the last step of the training."""
     score: Fraction | None
-    """The accuracy by which the run was selected; None if it was the only run and has no such accuracy."""
+    """The accuracy, or other metric, by which the run was selected; None if it was the only run and has none."""
     run: RelativePath
     """The run directory, relative to the directory of all runs."""
     weights: RelativePath | None
@@ -91,6 +91,8 @@ class SelectionFile(Struct, frozen=True):
     selection: Literal[SELECTIONS]  # type: ignore[valid-type]
     runs: tuple[SelectedRun, ...]
     swad: str = __version__
+    select_by: str = "accuracy"
+    """The metric of the scores."""
 
     def __post_init__(self) -> None:
         for key, count in Counter(run.key for run in self.runs).items():
@@ -166,6 +168,7 @@ def make_selection(
         got = ", ".join(sorted(methods)) or "no results"
         raise ValueError(f"a selection file holds the results of one model selection, got {got}")
     (method,) = methods
+    select_by = results[0].select_by
     selected = [
         (dataset.runs[row.run], row, step)
         for dataset in results
@@ -178,7 +181,7 @@ def make_selection(
         runs.append(_selected_run(run, result, step, Path(folder), with_target=method in ORACLES))
         if progress is not None:
             progress("checksums of the selected weights", number, len(selected))
-    return SelectionFile(method, tuple(runs))
+    return SelectionFile(method, tuple(runs), select_by=select_by)
 
 
 def _selected_run(run: RunData, result: Any, step: int, folder: Path, *, with_target: bool) -> SelectedRun:
@@ -217,6 +220,7 @@ def _relative(path: Path, folder: Path) -> str:
 def write_selection(path: str | os.PathLike[str], selection: SelectionFile) -> None:
     """Write a selection file atomically."""
     header = {"format": FORMAT, "version": VERSION, "swad": selection.swad, "selection": selection.selection}
+    header["select_by"] = selection.select_by
     # One line per run: short, and a comparison of two files shows the runs that differ.
     lines = [f"  {json.dumps(name)}: {json.dumps(value)}," for name, value in header.items()]
     runs = [msgspec.to_builtins(run, enc_hook=str) for run in selection.runs]

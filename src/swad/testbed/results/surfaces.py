@@ -12,6 +12,8 @@ from swad.testbed.results.measurement_rows import SURFACE, Row, last_shown, read
 from swad.testbed.results.run_data import RunData
 from swad.testbed.results.tables import Cell, Table
 from swad.testbed.results.tables import Row as TableRow
+from swad.testbed.results.training_curves import valleys
+from swad.util.grouping import group_by
 from swad.util.statistics import mean
 
 CORNERS = ("1", "2", "3")
@@ -34,6 +36,11 @@ class RunSurface:
     """x, y and the distance from the plane, by name."""
     losses: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     """Losses at the points, by name and side."""
+
+    @property
+    def shape(self) -> str:
+        """ "plane" or "line"."""
+        return str(self.settings["shape"])
 
     @property
     def corners(self) -> dict[str, tuple[float, float]]:
@@ -64,25 +71,31 @@ def read_surface(run: RunData, shape: str = "plane") -> RunSurface | None:
     shown = last_shown(rows, "surface", shape)
     if shown is None:
         return None
-    settings, (head, *_) = shown
+    settings, heads = shown
+    mark = [row for row in rows if row["kind"] == "shown" and row["key"] == settings["key"]][-1]
+    # Weights may have been trained again; earlier rows have no fingerprints.
+    marks = mark.get("fingerprints", [None])
+    head = next(row for row in reversed(heads) if row.get("fingerprint") in marks)
     points = [row for row in rows if row["kind"] == "surface-point" and row["key"] == settings["key"]]
-    grid = {(row["x"], row["y"]): row for row in points if row["name"] is None}
-    coordinates = [[(x, y) for x in head["xs"]] for y in head["ys"]]
-    if any(point not in grid for line in coordinates for point in line):
+    by_place = {(row["name"], row["x"], row["y"]): row for row in points if row.get("fingerprint") in marks}
+    if any((None, x, y) not in by_place for y in head["ys"] for x in head["xs"]):
         return None
-    named = {row["name"]: row for row in points if row["name"] is not None}
-    domains = {side: list(settings[side]) for side in SIDES if settings[side]}  # without a target, none is unseen
+    named = {name: row for (name, *_), row in by_place.items() if name is not None}
+    domains = group_by(
+        next(iter(by_place.values()))["losses"], lambda name: "unseen" if name in run.targets else "seen"
+    )
     return RunSurface(
         run,
         settings,
         tuple(head["xs"]),
         tuple(head["ys"]),
         {
-            side: tuple(tuple(_mean_loss(grid[point], members) for point in line) for line in coordinates)
-            for side, members in domains.items()
+            side: tuple(tuple(_mean_loss(by_place[None, x, y], domains[side]) for x in head["xs"]) for y in head["ys"])
+            for side in SIDES
+            if side in domains
         },
         {name: (row["x"], row["y"], row["distance"]) for name, row in named.items()},
-        {name: {side: _mean_loss(row, members) for side, members in domains.items()} for name, row in named.items()},
+        {name: {side: _mean_loss(row, names) for side, names in domains.items()} for name, row in named.items()},
     )
 
 
@@ -92,16 +105,31 @@ def _mean_loss(row: Row, domains: Sequence[str]) -> float:
 
 def points_table(surfaces: Sequence[RunSurface]) -> Table:
     """Build a table of the loss at the corners or ends, their mean and the averages, and the distance of each."""
-    shape = surfaces[0].settings["shape"] if surfaces else "plane"
+    shape = surfaces[0].shape
     mean_label = "mean of the corners" if shape == "plane" else "mean of the two"
-    rows = []
+    rows, notes = [], []
     for surface, title in zip(surfaces, run_titles([surface.run for surface in surfaces]), strict=True):
         corners = dict(zip(CORNERS, surface.corners, strict=False))
         for name, (_, _, distance) in surface.points.items():
             label = mean_label if name == MEAN else weights_label(surface.run, corners.get(name, name))
             losses = (_loss_cell(surface.losses[name].get(side)) for side in SIDES)
             rows.append(TableRow(f"{title}, {label}", (*losses, Cell(distance, decimals=2))))
-    return Table("Loss", (*SIDES, f"distance from the {shape}"), tuple(rows), corner="Weights")
+        if outside := steps_outside(surface):
+            steps = ", ".join(f"{step:,}" for step in outside)
+            notes.append(
+                f"{title}: the {shape} goes through weights outside the range that SWAD averaged (step {steps}), and "
+                "may show a slope instead of a valley."
+            )
+    return Table("Loss", (*SIDES, f"distance from the {shape}"), tuple(rows), tuple(notes), corner="Weights")
+
+
+def steps_outside(surface: RunSurface) -> list[int]:
+    """Return the steps of the corners that are live weights from before or after the range that SWAD averaged."""
+    averaged = valleys([surface.run])[0].get("swad")
+    if averaged is None or averaged.start is None or averaged.end is None:
+        return []
+    steps = [int(name.removeprefix("step-")) for name in surface.corners if name.startswith("step-")]
+    return [step for step in steps if not averaged.start <= step <= averaged.end]
 
 
 def _loss_cell(loss: float | None) -> Cell:

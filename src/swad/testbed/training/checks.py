@@ -19,7 +19,7 @@ from swad.testbed.models.catalog import LARGEST, SMALL, SMALLEST, input_config
 from swad.testbed.models.weight_files import NetworkError
 from swad.testbed.results.trackers.base import name_problems
 from swad.testbed.training import lr_schedule
-from swad.testbed.training.config import SETTINGS, ConfigError, ResolvedConfig, RunConfig
+from swad.testbed.training.config import PROTOCOL, SETTINGS, ConfigError, ResolvedConfig, RunConfig
 from swad.testbed.training.recipes import (
     DomainBedRecipe,
     averaging_plan,
@@ -118,6 +118,12 @@ def _algorithm_problems(config: RunConfig, benchmark: Benchmark | None) -> list[
     except AlgorithmError as error:
         return [str(error)]
     problems = hyperparameter_problems(name, config.hyperparameters, benchmark, config.recipe)
+    if algorithm_class.eager_only:
+        problems += [
+            f"{name} has optimizers of its own, to which {setting} does not apply: leave it out"
+            for setting in ("optimizer", "lr_schedule", "clip")
+            if getattr(config, setting) not in (None, PROTOCOL.get(setting))
+        ]
     if config.batches == "pooled" and algorithm_class.groups_by_domain:
         problems.append(f"{name} needs images of every domain in a step, got pooled batches: use balanced ones")
     return problems

@@ -11,6 +11,7 @@ which returns a `ResolvedConfig`.
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import json
 import os
 from collections.abc import Iterable, Mapping
@@ -19,9 +20,10 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 from swad.testbed.data.augmentation import Augmentation
+from swad.testbed.results.metrics import CLASS_ACCURACY, METRICS, metric_problem, recorded_metrics
 from swad.testbed.training import lr_schedule
 from swad.testbed.training.setting import Setting, add_args, setting, settings_of
-from swad.util.names import NO_TARGET, did_you_mean, is_utf8, name_problem
+from swad.util.names import NO_TARGET, choice_problem, data_name, did_you_mean, is_utf8, name_problem
 
 FORMAT = 2
 """Version of `config.json`."""
@@ -72,7 +74,9 @@ class RunConfig:
         help="Domain to hold out; several for leave-one-domain-out selection; none to train on all domains.",
     )
     data_dir: Path | None = setting(
-        None, role="machine", help="Directory of the dataset, or the one above it. Built-in datasets need none."
+        None,
+        role="machine",
+        help="Directory of the dataset, or the one above it, or a CSV file of images. Built-in datasets need none.",
     )
     dataset_options: Mapping[str, Any] = setting(
         factory=dict, role="protocol", help="Options that the dataset's file defines."
@@ -257,6 +261,20 @@ class RunConfig:
         free_on_resume=False,
         help="Also report the live weights: `best` (highest validation accuracy) and `last`.",
     )
+    metrics: tuple[str, ...] = setting(
+        (),
+        role="output",
+        free_on_resume=False,
+        help="Metrics to record beside loss and accuracy: balanced_accuracy, auc, f1, worst_group (lowest accuracy on "
+        "a class in a domain), class_accuracy (accuracy on every class, its sensitivity).",
+    )
+    select_by: str = setting(
+        "accuracy",
+        role="output",
+        free_on_resume=False,
+        help="Metric on source validation by which `best` is chosen: accuracy, worst_domain, accuracy:CLASS or one of "
+        "--metrics. It is recorded, too.",
+    )
     early_stop: bool = setting(
         True,
         role="protocol",
@@ -318,6 +336,11 @@ class RunConfig:
     snapshots: tuple[int, ...] = setting(
         (), role="output", free_on_resume=False, help="Save the live weights after these steps, e.g. 2500,3500,4500."
     )
+    predictions: bool = setting(
+        True,
+        role="output",
+        help="Keep what all reported weights predict for every image of the final evaluation, in `predictions.npz`.",
+    )
     keep_segments: bool = setting(
         False,
         role="output",
@@ -361,6 +384,7 @@ class RunConfig:
             "data_dir": None if self.data_dir is None else Path(os.path.abspath(self.data_dir)),
             "averages": tuple(averages),
             "log": (self.log,) if isinstance(self.log, str) else tuple(self.log),
+            "metrics": (self.metrics,) if isinstance(self.metrics, str) else tuple(self.metrics),
             "snapshots": tuple(sorted(self.snapshots)),
         }
         forms |= {name: dict(getattr(self, name)) for name in ("dataset_options", "augmentation", "hyperparameters")}
@@ -420,6 +444,11 @@ class RunConfig:
         return f"{self.target_name}-{self.trial}"
 
     @property
+    def recorded_metrics(self) -> tuple[str, ...]:
+        """The metrics that are recorded beside loss and accuracy."""
+        return recorded_metrics(self.metrics, self.select_by)
+
+    @property
     def eval_offset(self) -> int:
         """Steps by which evaluations come late: 1 in the reference schedule."""
         return int(self.schedule == "reference")
@@ -433,7 +462,7 @@ class RunConfig:
         schedule = self.lr_schedule
         if schedule is not None and (problem := lr_schedule.problem(schedule, self.epochs)):
             problems.append(problem)
-        problems += _augmentation_problems(self.augmentation) + self._name_problems()
+        problems += _augmentation_problems(self.augmentation) + self._name_problems() + self._metric_problems()
         try:
             json.dumps(self.dataset_options)
         except (TypeError, ValueError) as error:
@@ -448,12 +477,20 @@ class RunConfig:
             problems.append("a run without report_live needs at least one average, got none")
         return problems
 
+    def _metric_problems(self) -> list[str]:
+        recorded = (*METRICS, CLASS_ACCURACY)
+        problems = [choice_problem("a metric", name, recorded) for name in self.metrics if name not in recorded]
+        if problem := metric_problem("select_by", self.select_by):
+            problems.append(problem)
+        if not problems and self.recorded_metrics and importlib.util.find_spec("torchmetrics") is None:
+            problems.append(f"{', '.join(self.recorded_metrics)} needs torchmetrics: pip install 'swad[metrics]'")
+        return problems
+
     def _name_problems(self) -> list[str]:
         """List the names and paths that `config.json` cannot hold, or that a report would refuse."""
         problems = [name_problem("the target", name) for name in self.targets if isinstance(name, str)]
         if self.dataset == "folder" and self.data_dir is not None:  # its results have the directory's name
-            folder = Path(os.path.abspath(self.data_dir)).name
-            problems.append(name_problem("the folder of a dataset", folder))
+            problems.append(name_problem("the folder of a dataset", data_name(self.data_dir)))
         texts = {name: str(value) for name, value in self.options().items() if isinstance(value, str | Path)}
         texts.pop("target", None)
         return list(filter(None, problems)) + [

@@ -35,6 +35,11 @@ def training_images(config: RunConfig) -> tuple[int, ...]:
     return _count_training_images(_key(config), config.targets, config.trial, config.three_way)
 
 
+def count_images(config: RunConfig) -> int:
+    """Return the number of images of the dataset of a run."""
+    return _count_images(_key(config))
+
+
 def load_data(config: RunConfig, counted: bool) -> Dataset:
     """Load the dataset of a run; if its images were just `counted`, they are not listed again."""
     if not counted:  # what is kept may be of an earlier run, and files may have changed since
@@ -48,6 +53,7 @@ def load_data(config: RunConfig, counted: bool) -> Dataset:
 def forget_images() -> None:
     """Count images again: in a notebook, some may have been added or removed since the last training."""
     _count_training_images.cache_clear()
+    _count_images.cache_clear()
     _load.cache_clear()
 
 
@@ -57,6 +63,11 @@ def _count_training_images(
 ) -> tuple[int, ...]:
     sources = hold_out(_load(key), targets, trial=trial, three_way=three_way).sources
     return tuple(len(part) for part in sources.train)
+
+
+@cache
+def _count_images(key: tuple[Any, ...]) -> int:
+    return sum(map(len, _load(key).domains))
 
 
 def _key(config: RunConfig) -> tuple[Any, ...]:

@@ -52,6 +52,7 @@ def explain(error: Exception, config: ResolvedConfig, algorithm: type[Algorithm]
 def _own_algorithm_error(error: Exception, config: ResolvedConfig, algorithm: type[Algorithm]) -> RunError | None:
     """Name the line of the user's algorithm in which an error occurred; None if it was not in one."""
     files = {_file(cls) for cls in algorithm.__mro__ if not cls.__module__.startswith("torch.")}
+    files |= set(algorithm.own_files)
     own = {file for file in files if file is not None and _PACKAGE not in Path(file).parents}
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename in own]
     if not frames:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import torch
@@ -26,6 +26,7 @@ from swad.testbed.data.transforms import Normalize
 from swad.testbed.results.records import Record
 from swad.testbed.training.config import ResolvedConfig
 from swad.testbed.training.distributed import Dist
+from swad.testbed.training.metrics import Outputs, compute
 from swad.testbed.training.state import TrainingState
 from swad.testbed.training.step import EAGER
 
@@ -48,9 +49,14 @@ class Score:
     loss_sum: float
     correct: int
     n: int
+    outputs: Outputs | None = field(default=None, repr=False, compare=False)
+    """Only of evaluations that were asked for them."""
 
     def __add__(self, other: Score) -> Score:
-        return Score(self.loss_sum + other.loss_sum, self.correct + other.correct, self.n + other.n)
+        outputs = None
+        if self.outputs is not None and other.outputs is not None:
+            outputs = Outputs(*map(torch.cat, zip(self.outputs, other.outputs, strict=True)))
+        return Score(self.loss_sum + other.loss_sum, self.correct + other.correct, self.n + other.n, outputs)
 
     @property
     def loss(self) -> float:
@@ -67,15 +73,17 @@ Scores = dict[str, dict[str, Score]]
 """Scores by domain, then by split."""
 
 
-def score_records(
-    run: str, step: int, scores: Mapping[str, Mapping[str, Score]], average: str | None = None
-) -> list[Record]:
-    """Return scores as records."""
+Values = dict[str, dict[str, dict[str, float]]]
+"""Values by domain, split and metric."""
+
+
+def value_records(run: str, step: int, values: Values, average: str | None = None) -> list[Record]:
+    """Return values as records."""
     return [
         Record(run, step, domain, split, metric, value, average)
-        for domain, splits in scores.items()
-        for split, score in splits.items()
-        for metric, value in (("loss", score.loss), ("accuracy", score.accuracy))
+        for domain, splits in values.items()
+        for split, metrics in splits.items()
+        for metric, value in metrics.items()
     ]
 
 
@@ -91,24 +99,52 @@ def evaluate_splits(
     splits: Mapping[str, Iterable[tuple[Tensor, Tensor]]],
     dist: Dist,
     autocast: Autocast = nullcontext,
+    n_outputs: int = 0,
 ) -> dict[str, Score]:
     """Evaluate the model on the batches of several splits and return their scores by name, read from the device once.
 
     Each process passes its own batches, and all get the scores of all of them.
+
+    Args:
+        model: The model.
+        splits: The batches of every split.
+        dist: This process.
+        autocast: Opens the mixed-precision context of forward passes.
+        n_outputs: Number of classes, to keep the model's outputs in the scores; every split is an `EvalLoader` then.
     """
     sums = torch.zeros(len(splits), 3, dtype=torch.float64, device=dist.device)
+    outputs: list[Outputs | None] = []
     with eval_mode(model):
         for row, batches in zip(sums, splits.values(), strict=True):
+            rows = [torch.zeros(0, n_outputs + 1, device=dist.device)]
             for images, labels in batches:
-                row += per_image(model, images, labels, autocast).sum(0)
-    return read_scores(sums, splits, dist)
+                logits = compute_logits(model, images, autocast)
+                row += per_image(logits, labels).sum(0)
+                if n_outputs:
+                    rows.append(torch.cat([logits.argmax(1, keepdim=True), logits.softmax(1)], dim=1))
+            outputs.append(_gather(batches, torch.cat(rows), dist) if n_outputs else None)
+    scores = read_scores(sums, splits, dist)
+    return {name: replace(score, outputs=each) for (name, score), each in zip(scores.items(), outputs, strict=True)}
 
 
-def per_image(model: nn.Module, images: Tensor, labels: Tensor, autocast: Autocast) -> Tensor:
-    """Return one row per image: its loss, 1 if it is classified correctly, and 1; zeros where the label is -1."""
+def _gather(loader: Iterable[object], rows: Tensor, dist: Dist) -> Outputs:
+    """Put the rows of all processes, a prediction and its probabilities for each image, into the order of the split."""
+    assert isinstance(loader, EvalLoader)
+    gathered = rows.new_zeros(len(loader.split), rows.shape[1])
+    gathered[torch.from_numpy(loader.positions).to(rows.device)] = rows
+    dist.sum(gathered)  # a row is zero in all processes but one
+    return Outputs(torch.from_numpy(loader.split.labels).to(rows.device), gathered[:, 0].long(), gathered[:, 1:])
+
+
+def compute_logits(model: nn.Module, images: Tensor, autocast: Autocast) -> Tensor:
+    """Return the logits of a batch in single precision."""
     with autocast():
-        logits = model(images)
-    logits = logits.float()
+        logits: Tensor = model(images)
+    return logits.float()
+
+
+def per_image(logits: Tensor, labels: Tensor) -> Tensor:
+    """Return one row per image: its loss, 1 if it is classified correctly, and 1; zeros where the label is -1."""
     loss = functional.cross_entropy(logits, labels, reduction="none", ignore_index=-1)
     return torch.stack([loss.double(), (logits.argmax(1) == labels).double(), (labels >= 0).double()], dim=1)
 
@@ -192,7 +228,8 @@ class ResidentEvaluation:
 
     def _add(self, batch: Mapping[str, Tensor]) -> None:
         images, labels = self._normalize(batch["images"]), batch["labels"]
-        self._sums += batch["owner"].T @ per_image(self._model, images, labels, self._autocast)
+        logits = compute_logits(self._model, images, self._autocast)
+        self._sums += batch["owner"].T @ per_image(logits, labels)
 
     def _capture(self) -> None:
         try:
@@ -240,7 +277,12 @@ class Evaluator:
         if n:
             self.full_validation = self._loaders(sources.val, self._reserve_memory(sources.val), augment)
         # Capture evaluations only if steps are captured: a graph pays where kernels take longer to launch than to run.
-        self._captures = training.engine.kind != EAGER and keep and group_size is None
+        self._metrics = config.recorded_metrics
+        # Neither the outputs for all images nor torchmetrics can be captured.
+        self._captures = training.engine.kind != EAGER and keep and group_size is None and not self._metrics
+        n_classes = len(sources.classes)
+        self._n_outputs = n_classes if self._metrics else 0
+        self._n_final_outputs = n_classes if self._metrics or config.predictions else 0
         self._resident: ResidentEvaluation | None = None
         self._source_test: dict[str, EvalLoader] | None = None
         self._target: dict[str, dict[str, EvalLoader]] | None = None
@@ -251,9 +293,9 @@ class Evaluator:
             if self._resident is None:
                 self._resident = ResidentEvaluation(model, self.validation, self._dist, self._autocast, self._log)
             return self._resident()
-        return evaluate_splits(model, self.validation, self._dist, self._autocast)
+        return self._evaluate(model, self.validation, self._n_outputs)
 
-    def target_scores(self, model: nn.Module, target: Target) -> Scores:
+    def target_scores(self, model: nn.Module, target: Target, n_outputs: int | None = None) -> Scores:
         """Evaluate the model on every held-out domain: in, out, test if there is one, and all of them as full."""
         if self._target is None:  # build the loaders only now, so that no image of the target is read before
             self._target = {name: {} for name in target.names}
@@ -262,21 +304,41 @@ class Evaluator:
                     self._target[name][split] = loader
         scores: Scores = {}
         for name, loaders in self._target.items():
-            by_split = evaluate_splits(model, loaders, self._dist, self._autocast)
+            by_split = self._evaluate(model, loaders, self._n_outputs if n_outputs is None else n_outputs)
             first, *rest = by_split.values()
             scores[name] = {**by_split, "full": sum(rest, first)}
         return scores
 
     def final_scores(self, model: nn.Module, target: Target) -> Scores:
-        """Evaluate weights that are reported: on all validation and test images of the sources, and on the target."""
-        validation = evaluate_splits(model, self.full_validation, self._dist, self._autocast)
+        """Evaluate weights that are reported: on all validation and test images of the sources, and on the target.
+
+        The scores hold the outputs of the model, if the run keeps its predictions.
+        """
+        n_outputs = self._n_final_outputs
+        validation = self._evaluate(model, self.full_validation, n_outputs)
         scores: Scores = {name: {"out": score} for name, score in validation.items()}
         if self._source_test is None:
             parts = self._sources.test
             self._source_test = self._loaders(parts, self._reserve_memory(parts))
-        for name, score in evaluate_splits(model, self._source_test, self._dist, self._autocast).items():
+        for name, score in self._evaluate(model, self._source_test, n_outputs).items():
             scores[name]["test"] = score
-        return {**scores, **self.target_scores(model, target)}
+        return {**scores, **self.target_scores(model, target, n_outputs)}
+
+    def values(self, scores: Scores) -> Values:
+        """Return loss, accuracy and the metrics that the run asks for."""
+        return {
+            domain: {
+                split: {"loss": score.loss, "accuracy": score.accuracy, **self._others(score)}
+                for split, score in splits.items()
+            }
+            for domain, splits in scores.items()
+        }
+
+    def _others(self, score: Score) -> dict[str, float]:
+        return {} if score.outputs is None else compute(self._metrics, score.outputs, self._sources.classes)
+
+    def _evaluate(self, model: nn.Module, loaders: Mapping[str, EvalLoader], n_outputs: int) -> dict[str, Score]:
+        return evaluate_splits(model, loaders, self._dist, self._autocast, n_outputs)
 
     def _reserve_memory(self, parts: Sequence[DomainSplit]) -> bool:
         """Reserve memory to keep the decoded images of these splits, if there is enough."""

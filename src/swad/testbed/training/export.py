@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -19,16 +19,12 @@ from swad.testbed.algorithms.hyperparameters import Hyperparameters, fill
 from swad.testbed.algorithms.registry import OWN_ALGORITHM, AlgorithmError, get_algorithm
 from swad.testbed.data.domains import ImageSpec
 from swad.testbed.data.splits import Sources
-from swad.testbed.data.transforms import Normalize, eval_transform
+from swad.testbed.data.transforms import PredictorTransform
 from swad.testbed.models import catalog, networks, weight_files
 from swad.testbed.training.config import ResolvedConfig
 from swad.util.files import atomic_write, write_text
-from swad.util.images import eight_bits
 from swad.util.names import counted, one_line
 from swad.util.version import __version__
-
-if TYPE_CHECKING:
-    from PIL import Image
 
 
 def save_weights(path: Path, weights: Mapping[str, Tensor], card: Mapping[str, Any]) -> None:
@@ -78,8 +74,8 @@ class Predictor(NamedTuple):
 
     model: nn.Module
     """The predictor, in evaluation mode."""
-    transform: Callable[[Image.Image], Tensor]
-    """From a PIL image to the tensor that the model was evaluated on, `[channels, height, width]`."""
+    transform: PredictorTransform
+    """From a PIL image, an array or a path to the tensor that the model was evaluated on."""
     class_names: tuple[str, ...]
     """The class of each output."""
 
@@ -88,7 +84,7 @@ def load_predictor(path: Path | str) -> Predictor:
     """Load a model that a run saved.
 
         model, transform, class_names = swad.testbed.load_predictor("runs/photo-0/weights/swad.safetensors")
-        logits = model(transform(PIL.Image.open("dog.jpg")).unsqueeze(0))
+        logits = model(transform("dog.jpg").unsqueeze(0))
         class_names[logits.argmax()]
 
     Args:
@@ -129,17 +125,7 @@ def _predictor(weights: dict[str, Tensor], card: Mapping[str, Any]) -> Predictor
     model = algorithm.wrap_predictor(network, hyperparameters, len(card["sources"]))
     model.load_state_dict(weights)
     image_spec = ImageSpec(**{name: _tuple(value) for name, value in spec.items()})
-    return Predictor(model.eval(), _transform(image_spec), tuple(card["classes"]))
-
-
-def _transform(image_spec: ImageSpec) -> Callable[[Image.Image], Tensor]:
-    to_bytes, normalize = eval_transform(image_spec), Normalize(image_spec)
-    mode = {1: "L", 3: "RGB"}.get(image_spec.channels)
-
-    def transform(image: Image.Image) -> Tensor:
-        return normalize(to_bytes(image if mode is None else eight_bits(image).convert(mode)))
-
-    return transform
+    return Predictor(model.eval(), PredictorTransform(image_spec), tuple(card["classes"]))
 
 
 def _tuple(value: Any) -> Any:
@@ -190,6 +176,33 @@ def model_card(
 
 def markdown(file_name: str, card: Mapping[str, Any]) -> str:
     """Return the model card as Markdown."""
+    size, mean, std = card["input"]["size"], card["input"]["mean"], card["input"]["std"]
+    lines = [
+        *summary(file_name, card),
+        "## Loading",
+        "",
+        "```python",
+        *_loading_code(file_name, card),
+        "```",
+        "",
+        f"Input: {card['input']['channels']} × {size} × {size}, scaled to 0–1, mean {_joined(mean)}, "
+        f"standard deviation {_joined(std)}. {input_line(card)}",
+        "",
+        *_batch_dependence(card),
+        "## Settings",
+        "",
+        "```json",
+        json.dumps(card["config"], indent=2, default=str),
+        "```",
+        "",
+        f"Written by swad {card['version']} with torch {torch.__version__}.",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def summary(file_name: str, card: Mapping[str, Any]) -> list[str]:
+    """Return the first lines of a model card: where the weights come from, and their scores."""
     held_out = f"held out: {', '.join(card['targets'])}" if card["targets"] else "no target"
     lines = [
         f"# {file_name}",
@@ -213,30 +226,21 @@ def markdown(file_name: str, card: Mapping[str, Any]) -> str:
             for split, score in splits.items()
         ]
         lines.append("")
-    size, mean, std = card["input"]["size"], card["input"]["mean"], card["input"]["std"]
-    first = card["input"].get("resized_to")
-    resized = f"Images are resized to {first[0]} × {first[1]} first, as in the run's cache. " if first else ""
-    lines += [
-        "## Loading",
-        "",
-        "```python",
-        *_loading_code(file_name, card),
-        "```",
-        "",
-        f"Input: {card['input']['channels']} × {size} × {size}, scaled to 0–1, mean {_joined(mean)}, "
-        f"standard deviation {_joined(std)}. {resized}Classes: {', '.join(card['classes'])}.",
-        "",
-        *_batch_dependence(card),
-        "## Settings",
-        "",
-        "```json",
-        json.dumps(card["config"], indent=2, default=str),
-        "```",
-        "",
-        f"Written by swad {card['version']} with torch {torch.__version__}.",
-        "",
-    ]
-    return "\n".join(lines)
+    return lines
+
+
+def input_line(card: Mapping[str, Any]) -> str:
+    """Say how images are resized, and name the classes."""
+    spec = card["input"]
+    size, first = spec["size"], spec.get("resized_to")
+    if spec.get("low_res"):
+        resized = f"Images have {size} × {size} pixels and are not resized."
+    elif spec.get("center_crop"):
+        resized = f"The shorter side is resized to {round(size * 8 / 7)} (bilinear), and the center is cut out."
+    else:
+        before = f"to {first[0]} × {first[1]} first, as in the run's cache, then " if first else ""
+        resized = f"Images are resized {before}to {size} × {size} (bilinear, without keeping proportions)."
+    return f"{resized} Classes: {', '.join(card['classes'])}."
 
 
 def _algorithm(card: Mapping[str, Any]) -> tuple[type[Algorithm], Hyperparameters]:
@@ -244,14 +248,14 @@ def _algorithm(card: Mapping[str, Any]) -> tuple[type[Algorithm], Hyperparameter
     return algorithm, fill(algorithm.Hyperparameters, card["config"]["training"]["hyperparameters"])
 
 
-def _wraps_network(card: Mapping[str, Any]) -> bool:
+def wraps_network(card: Mapping[str, Any]) -> bool:
     """Whether the algorithm's predictor is more than the network."""
     algorithm, _ = _algorithm(card)
     return algorithm.wrap_predictor.__func__ is not Algorithm.wrap_predictor.__func__  # type: ignore[attr-defined]
 
 
 def _loading_code(file_name: str, card: Mapping[str, Any]) -> list[str]:
-    if _wraps_network(card) or not catalog.in_timm(card["network"]):
+    if wraps_network(card) or not catalog.in_timm(card["network"]):
         own = [f"# SWAD_NETWORKS must name the folder of {card['network']}.py"] * catalog.is_own(card["network"])
         return ["import swad", *own, f'model, transform, class_names = swad.testbed.load_predictor("{file_name}")']
     channels = card["input"]["channels"]

@@ -25,6 +25,7 @@ from swad.testbed.averages.segment_log import load_segments
 from swad.testbed.data.cache import open_cache
 from swad.testbed.data.splits import hold_out
 from swad.testbed.models import networks
+from swad.testbed.results.metrics import OF_CLASS, Metric, get_metric
 from swad.testbed.results.records import Record, RecordError
 from swad.testbed.training.callback import RunCallback, combine
 from swad.testbed.training.config import ConfigError, ResolvedConfig, RunConfig
@@ -38,7 +39,7 @@ from swad.testbed.training.dataset import (
 )
 from swad.testbed.training.distributed import Dist, in_main_process, process_group
 from swad.testbed.training.errors import explain
-from swad.testbed.training.evaluation import Evaluator, score_records
+from swad.testbed.training.evaluation import Evaluator, Values, value_records
 from swad.testbed.training.export import cpu_weights
 from swad.testbed.training.interrupts import StopRequest, catch_interrupts
 from swad.testbed.training.numerics import torch_settings
@@ -60,7 +61,7 @@ from swad.testbed.training.run_dir import (
 from swad.testbed.training.state import TrainingState
 from swad.util import signals
 from swad.util.images import DataError
-from swad.util.names import listed, snapshot_name
+from swad.util.names import choice_problem, listed, snapshot_name
 from swad.util.statistics import mean
 
 __all__ = ["ConfigError", "RunCallback", "RunConfig", "RunError", "RunInterrupted", "RunResult", "train"]
@@ -196,6 +197,9 @@ class _Run:
         if untrained := untrained_classes(self.sources):
             names = listed(untrained, 5)
             self.output.log(f"warning: no training image shows these classes, so they cannot be recognized: {names}")
+        of_classes = [f"{OF_CLASS}{name}" for name in self.sources.classes]
+        if config.select_by.startswith(OF_CLASS) and config.select_by not in of_classes:
+            raise ConfigError([choice_problem("select_by", config.select_by, of_classes)])
         self.images = domain_contents(dataset)
         self.checkpoint = read_start(self.config) if self.run_dir is None else self.run_dir.resumed
         if self.checkpoint is not None:
@@ -293,12 +297,13 @@ class _Run:
         with_target = self.config.target_every_evaluation
         target_scores = self.evaluator.target_scores(training.predictor, self.target) if with_target else {}
         val_loss = mean([score.loss for score in scores.values()])
+        values = self.evaluator.values({domain: {"out": score} for domain, score in scores.items()})
         records = [
-            *score_records(name, step, {domain: {"out": score} for domain, score in scores.items()}),
+            *value_records(name, step, values),
             self.training.record("valley_loss", val_loss),
             self.training.record("train_loss", train_loss),
         ]
-        records += score_records(name, step, target_scores)
+        records += value_records(name, step, self.evaluator.values(target_scores))
         self.output.append(records)  # before the averages observe the loss, so that a loss they reject is recorded
         self._require_finite(train_loss, val_loss)
         try:
@@ -307,16 +312,27 @@ class _Run:
         except ValueError as error:
             raise RunError(f"step {step}: {error}") from None
         self.output.append(self._valley_records(statuses))
-        accuracy = mean([score.accuracy for score in scores.values()])
-        training.update_best(accuracy)
-        if accuracy < (best := training.best).accuracy / 2:
+        metric = get_metric(self.config.select_by)
+        score = self._validation_score(metric, values)
+        training.update_best(score)
+        if score < (best := training.best).score / 2:
             self.output.log(
-                f"warning: the validation accuracy fell below half of its best, {100 * best.accuracy:.1f} % at step "
+                f"warning: the validation {metric.label} fell below half of its best, {100 * best.score:.1f} % at step "
                 f"{best.step}: the training seems to diverge"
             )
         losses = {domain: score.loss for domain, score in scores.items()}
         accuracies = {domain: score.accuracy for domain, score in scores.items()}
         self.callback.on_evaluation(step, train_loss, losses, accuracies, statuses)
+
+    def _validation_score(self, metric: Metric, values: Values) -> float:
+        """Return what the live weights are selected by."""
+        of_domains = [splits["out"][metric.recorded] for splits in values.values() if metric.recorded in splits["out"]]
+        if not of_domains:
+            raise RunError(
+                f"select_by must be defined on the validation images, got {self.config.select_by}, which none of the "
+                "source domains has: each needs images of several classes, or choose another metric"
+            )
+        return metric.over_domains(of_domains)
 
     def _require_finite(self, train_loss: float, val_loss: float) -> None:
         """Stop a training that has diverged, unless an average with `nonfinite=skip` ignores such evaluations."""

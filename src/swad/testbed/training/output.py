@@ -23,15 +23,18 @@ from swad.tensors.batch_norms import running_statistics
 from swad.testbed.algorithms.base import Algorithm
 from swad.testbed.data.loaders import Loader
 from swad.testbed.data.splits import Sources, Target
+from swad.testbed.results.metrics import get_metric
+from swad.testbed.results.predictions import PREDICTIONS, write_predictions
 from swad.testbed.results.records import Record
 from swad.testbed.results.run_data import RunData
 from swad.testbed.results.trackers.tracking import Tracking
 from swad.testbed.training.callback import RunCallback
 from swad.testbed.training.config import ResolvedConfig
 from swad.testbed.training.distributed import Dist
-from swad.testbed.training.evaluation import Evaluator, score_records
+from swad.testbed.training.evaluation import Evaluator, Values, value_records
 from swad.testbed.training.export import cpu_weights, model_card, save_weights
 from swad.testbed.training.numerics import autocast
+from swad.testbed.training.predictions import Predictions
 from swad.testbed.training.run_dir import WEIGHTS, RunDir, RunResult, disk_errors
 from swad.testbed.training.state import TrainingState
 from swad.util.names import snapshot_name
@@ -86,6 +89,12 @@ class RunOutput:
         """Return all records of the run in the main process, none elsewhere."""
         return [] if self._run_dir is None else self._run_dir.records()
 
+    def save_predictions(self, predictions: Predictions, classes: Sequence[str]) -> None:
+        """Save what every set of weights predicts."""
+        if self._run_dir is not None:
+            with disk_errors(self._config.output / PREDICTIONS):
+                write_predictions(self._config.output, classes, predictions.parts, predictions.outputs)
+
     def save_weights(
         self,
         name: str,
@@ -126,8 +135,9 @@ def report(
     config, sources = training.config, training.sources
     model = copy.deepcopy(training.predictor)  # the averages still follow the live model
     ranges = {name: averaged_range(average.status) for name, average in training.averages.items()}
-    scores: dict[str, dict[str, dict[str, dict[str, float]]]] = {}
+    scores: dict[str, Values] = {}
     files: dict[str, str] = {}
+    predictions = Predictions(sources, target) if config.predictions else None
     for name, description, weights in _final_weights(training):
         callback.on_stage(f"evaluating {name}")
         model.load_state_dict(weights)
@@ -138,15 +148,16 @@ def report(
         evaluation_start = time.perf_counter()
         final_scores = evaluator.final_scores(model, target)
         training.clock.evaluation += time.perf_counter() - evaluation_start
-        output.append(score_records(config.name, training.step, final_scores, name))
-        scores[name] = {
-            domain: {split: {"loss": score.loss, "accuracy": score.accuracy} for split, score in splits.items()}
-            for domain, splits in final_scores.items()
-        }
+        scores[name] = evaluator.values(final_scores)
+        output.append(value_records(config.name, training.step, scores[name], name))
+        if predictions is not None:
+            predictions.add(name, final_scores)
         callback.on_stage(f"saving {name}")
         files[name] = output.save_weights(
             name, weights, description, sources, training.step, ranges.get(name), scores[name]
         )
+    if predictions is not None:
+        output.save_predictions(predictions, sources.classes)
     for step in config.snapshots:
         if step <= training.step:
             files[snapshot_name(step)] = weights_file(snapshot_name(step))
@@ -184,7 +195,8 @@ def _final_weights(training: TrainingState) -> Iterator[tuple[str, str, dict[str
     if training.config.report_live:
         best = training.best
         if best.weights is not None:
-            description = f"The weights of step {best.step}, with the highest mean accuracy on source validation"
+            metric = get_metric(training.config.select_by).label
+            description = f"The weights of step {best.step}, with the highest {metric} on source validation"
             yield "best", description, best.weights
         yield "last", "The weights of the last step", cpu_weights(training.predictor)
     for name, average in training.averages.items():

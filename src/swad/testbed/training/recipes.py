@@ -443,6 +443,7 @@ def default_hyperparameters(dataset: str, algorithm: str, recipe: str | None = N
             if isinstance(fixed := declared.metadata["low_res"], Constant):
                 default = getattr(own, declared.name)
                 of_dataset[declared.name] = float(fixed.value) if isinstance(default, float) else fixed.value
+    of_dataset |= own.defaults_on(benchmark)
     of_recipe = get_recipe(recipe).stated(dataset, algorithm).get("hyperparameters", {})
     return dataclasses.asdict(dataclasses.replace(own, **{**of_dataset, **of_recipe}))
 

@@ -9,15 +9,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping, Sequence
-from functools import cache
-from pathlib import Path
 from typing import Any, Literal
 
 import torch
 
-from swad.testbed.algorithms.registry import canonical_name
+from swad.testbed.algorithms.registry import canonical_name, get_algorithm
 from swad.testbed.data import benchmarks
 from swad.testbed.data.benchmark import Benchmark
 from swad.testbed.data.cache_build import DEFAULT_SIZE as DEFAULT_CACHE_SIZE
@@ -25,7 +22,7 @@ from swad.testbed.data.domains import Defaults
 from swad.testbed.models.catalog import DEFAULT, SMALL, has_pretrained, input_config
 from swad.testbed.training.checks import find_problems, resolved_problems
 from swad.testbed.training.config import PROTOCOL, ConfigError, ResolvedConfig, RunConfig
-from swad.testbed.training.dataset import training_images
+from swad.testbed.training.dataset import count_images, training_images
 from swad.testbed.training.recipes import default_hyperparameters, reads_cache, recipe_of
 from swad.testbed.training.run_dir import stored_settings
 
@@ -123,6 +120,10 @@ def resolution_notes(config: RunConfig, resolved: ResolvedConfig) -> list[str]:
         notes.append(
             f"lr is {lr:g}, the default for fine-tuning, but the weights are random: set a higher one (--set lr=1e-3)"
         )
+    if get_algorithm(resolved.algorithm).eager_only:
+        notes.append(
+            f"{resolved.algorithm} makes its steps itself, with optimizers of its own: eagerly, in one process"
+        )
     recipe = recipe_of(resolved)
     if reads_cache(resolved):
         return notes
@@ -186,9 +187,4 @@ def _count_images(config: RunConfig) -> int:
     total = benchmarks.get(config.dataset).total
     on_gpu = config.device.startswith("cuda")
     needed = on_gpu and not recipe_of(config).large and config.input_pipeline is None
-    return _count_files(config.data_dir) if total is None and needed else total or 0
-
-
-@cache
-def _count_files(folder: Path | None) -> int:
-    return 0 if folder is None else sum(len(files) for _, _, files in os.walk(folder))
+    return count_images(config) if total is None and needed else total or 0

@@ -6,6 +6,7 @@
     branch/            the state after 80 % of training, where another run may branch off (imagenet recipe)
     weights/           models as safetensors, each with its model card
     segments/          mean weights between evaluations, on request
+    predictions.npz    what the weights predict for every image of the final evaluation
     done.json          the result; written last
 
 Every file is written atomically, so a run that is killed at any moment leaves the old version or the new one. Whatever
@@ -28,6 +29,7 @@ from typing import Any
 import torch
 
 from swad.testbed.results.failures import remove_failure
+from swad.testbed.results.predictions import PREDICTIONS
 from swad.testbed.results.records import (
     CONFIG,
     DONE,
@@ -345,6 +347,7 @@ class RunDir:
             remove_partial_files(self.path / name)
         for leftover in (self.path / WEIGHTS).glob(".tmp??????"):  # of safetensors, beside a file of an earlier version
             leftover.unlink(missing_ok=True)
+        (self.path / PREDICTIONS).unlink(missing_ok=True)  # of an attempt that could not write its result
         state = self.resumed = read_start(config)
         branches = state is not None and "is_branch" in state
         if state is not None and not branches:

@@ -53,10 +53,10 @@ SEGMENT_LOG = "segments"
 
 @dataclass
 class BestWeights:
-    """The live weights with the highest mean validation accuracy; the earliest among equals."""
+    """The live weights with the highest validation score; the earliest among equals."""
 
     step: int = 0
-    accuracy: float = -math.inf
+    score: float = -math.inf
     weights: dict[str, Tensor] | None = None
 
 
@@ -163,7 +163,8 @@ class TrainingState:
         config, dist, algorithm = self.config, self.dist, self.algorithm
         # A collective that another process never reaches would hang in a graph, without an error to report.
         several = "several processes average their gradients during backward, which is not captured"
-        obstacle = several if dist.world_size > 1 else ""
+        own_steps = f"{config.algorithm} makes its steps itself, with optimizers of its own"
+        obstacle = several if dist.world_size > 1 else own_steps if algorithm.eager_only else ""
         frozen_norms = bool(config.freeze_bn) and bool(batch_norms(self.predictor))
         fusible = config.precision == "bf16" and (frozen_norms or find_vit(self.predictor) is not None)
         kind, reason = choose_engine(config.engine, dist.device, config.total_steps, fusible, obstacle)
@@ -204,10 +205,10 @@ class TrainingState:
         """Pass the validation loss to the averages and return the status of each."""
         return self.group.observe(val_loss) if self.group is not None else {}
 
-    def update_best(self, accuracy: float) -> None:
-        """Keep a copy of the live weights if their validation accuracy is the highest so far."""
-        if self.config.report_live and accuracy > self.best.accuracy:
-            self.best = BestWeights(self.step, accuracy, cpu_weights(self.predictor))
+    def update_best(self, score: float) -> None:
+        """Keep a copy of the live weights if their validation score is the highest so far."""
+        if self.config.report_live and score > self.best.score:
+            self.best = BestWeights(self.step, score, cpu_weights(self.predictor))
 
     @property
     def should_stop(self) -> bool:
@@ -263,7 +264,10 @@ class TrainingState:
             self.group.load_state_dict(state["averages"])
         self.step, self.loss_count = state["step"], state["loss_count"]
         self.loss_sum.copy_(state["loss_sum"])
-        self.best, self.clock = BestWeights(**state["best"]), Clock(**state["clock"])
+        best = {
+            "score" if name == "accuracy" else name: value for name, value in state["best"].items()
+        }  # its name in earlier versions
+        self.best, self.clock = BestWeights(**best), Clock(**state["clock"])
         self.recorded = dict(state["recorded"])
 
 
@@ -297,6 +301,8 @@ def build_algorithm(
     algorithm_class = get_algorithm(config.algorithm)
     if problems := source_problems(config, sources.names):
         raise RunError(problems[0])
+    if algorithm_class.eager_only and dist.world_size > 1:
+        raise RunError(f"{config.algorithm} trains in one process, got {dist.world_size}: start it without torchrun")
     image_spec = sources.image_spec
     # Initialize on the CPU, so that the initial weights are the same on every device.
     torch.manual_seed(derive_seed(WEIGHTS, config.seed))

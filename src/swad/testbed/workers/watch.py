@@ -20,7 +20,7 @@ from swad.util.files import read_json
 from swad.util.progress import duration
 from swad.util.terminal import make_console
 
-SECONDS = 10.0
+SECONDS = 30.0
 """Least time between two lines."""
 
 
@@ -38,7 +38,7 @@ class Watch:
         self._name = name
         self._tasks: dict[Path, TaskID] = {}
         self._failed: set[Path] | None = None
-        self._start, self._first, self._last, self._line = time.monotonic(), -1, -math.inf, ""
+        self._start, self._first, self._last, self._line = time.monotonic(), -1.0, -math.inf, ""
 
     def __enter__(self) -> Self:
         self._bars.start()
@@ -68,15 +68,18 @@ class Watch:
 
     def _print_line(self, states: Mapping[Path, State]) -> None:
         counts, now = Counter(states.values()), time.monotonic()
-        done, left = counts[State.DONE], counts[State.PENDING] + counts[State.RUNNING]
-        self._first = done if self._first < 0 else self._first
+        left = counts[State.PENDING] + counts[State.RUNNING]
         if left and now - self._last < SECONDS:
             return
         self._last = now
+        # Runs that are half done count half: the estimate must fall between two runs that end.
+        shares = sum(_share(path) for path, state in states.items() if state is State.RUNNING)
+        done = counts[State.DONE] + shares
+        self._first = done if self._first < 0 else self._first
         failed = f", {counts[State.FAILED]:,} failed" * (State.FAILED in counts)
-        text = f"{done:,} of {len(states):,} runs finished{failed}"
+        text = f"{counts[State.DONE]:,} of {len(states):,} runs finished{failed}"
         if left and done > self._first:
-            text += f", about {duration((now - self._start) / (done - self._first) * left)} left"
+            text += f", about {duration((now - self._start) / (done - self._first) * (left - shares))} left"
         if text != self._line:
             self._line = text
             print(text, flush=True)
@@ -90,6 +93,12 @@ class Watch:
                 self._tasks[path] = self._bars.add_task(self._name(path), total=None)
             completed, total = _steps(path)
             self._bars.update(self._tasks[path], completed=completed, total=total)
+
+
+def _share(path: Path) -> float:
+    """Return the share of its steps that a run has recorded."""
+    done, total = _steps(path)
+    return min(done / total, 1.0) if total else 0.0
 
 
 def _steps(path: Path) -> tuple[int, int | None]:

@@ -32,7 +32,7 @@ def test_the_facts_are_complete(benchmark):
         assert len(benchmark.classes) == benchmark.n_classes
     if benchmark.layout == "folders":
         assert list(benchmark.domains) == sorted(benchmark.domains)
-    for item in benchmark.downloads:
+    for item in (item for source in benchmark.sources for item in source):
         assert item.url.startswith("http")
         assert item.sha256 is None or re.fullmatch("[0-9a-f]{64}", item.sha256)
 
@@ -96,5 +96,5 @@ def test_a_missing_folder_is_a_one_line_error(benchmark, tmp_path):
 
 @pytest.mark.parametrize("name", benchmarks.names())
 def test_downloads_are_encrypted_or_have_a_checksum(name):
-    for item in benchmarks.get(name).downloads:
+    for item in (item for source in benchmarks.get(name).sources for item in source):
         assert item.url.startswith("https:") or item.sha256, item.url

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +26,7 @@ def test_datasets_are_found_by_name():
     assert {"folder", "rotated_mnist", "colored_mnist", "digits"} <= set(benchmarks.names())
     for spelling in ("OfficeHome", "office-home", "OFFICE_HOME"):
         assert benchmarks.get(spelling).name == "OfficeHome"
-    with pytest.raises(DataError, match=r"no dataset 'cifar'; choose one of .*folder, imagenet, office_home"):
+    with pytest.raises(DataError, match=r"no dataset 'cifar'; choose one of .*folder, imagenet, office31, office_home"):
         benchmarks.get("cifar")
     with pytest.raises(DataError, match=r"^there is no dataset 'OficeHome': did you mean 'office_home'\?$"):
         benchmarks.get("OficeHome")
@@ -58,6 +59,20 @@ def test_a_dataset_in_a_folder_of_your_own(tmp_path):
     assert "must name existing folders" in run("benchmarks.names()", tmp_path / "nowhere").stderr
     (folder / "cats.py").write_text(EXAMPLE)
     assert "must be named like its file, got 'MyData' in cats.py" in run("benchmarks.get('cats')").stderr
+
+
+def test_generated_images_need_no_directory():
+    images = ArrayDomain("day", np.zeros(5, np.int64), np.zeros((5, 28, 28, 3), np.uint8))
+
+    def read(benchmark, root, check_counts, options):
+        return Dataset(benchmark.name, (images,), ("cat",), benchmark.image_spec)
+
+    generated = Benchmark("Generated", "", ("day",), image_spec=ImageSpec(28, low_res=True), read=read)
+    assert benchmarks.missing(generated, None).endswith('or set layout="embedded" in its file if read needs none')
+    embedded = replace(generated, layout="embedded")
+    assert benchmarks.missing(embedded, None) == ""
+    assert benchmarks.read(embedded, None, True, {}).domains == (images,)
+    assert "embedded" not in benchmarks.missing(benchmarks.get("PACS"), None)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,9 @@ from swad.util.images import DataError
 
 
 def test_terra_incognita_is_arranged(server, tmp_path):
-    benchmark = benchmarks.get("TerraIncognita")
+    counts = {"location_100": 1, "location_38": 1, "location_46": 2}
+    facts = {"domains": tuple(counts), "counts": counts, "classes": ("cat", "dog"), "n_classes": 2}
+    benchmark = dataclasses.replace(benchmarks.get("TerraIncognita"), **facts)
     images, notes = tmp_path / "images", tmp_path / "notes"
     names = [f"{i}.png" for i in range(5)]
     for name in names:
@@ -33,7 +35,7 @@ def test_terra_incognita_is_arranged(server, tmp_path):
     server.files["i.tar.gz"] = pack(images, "eccv_18_all_images_sm", "gz")
     server.files["a.tar.gz"] = pack(notes, "eccv_18_annotation_files", "gz")
     downloads = tuple(Download(server.url + name, name) for name in ("i.tar.gz", "a.tar.gz"))
-    result = download_dataset(dataclasses.replace(benchmark, downloads=downloads), tmp_path / "root")
+    result = download_dataset(dataclasses.replace(benchmark, sources=(downloads,)), tmp_path / "root")
     found = sorted(str(p.relative_to(result.path)) for p in result.path.rglob("*.png"))
     assert found == [
         "location_100/cat/2.png",
@@ -46,4 +48,4 @@ def test_terra_incognita_is_arranged(server, tmp_path):
     server.files["a.tar.gz"] = pack(notes, "eccv_18_annotation_files", "gz")
     os.rename(result.path, tmp_path / "away")
     with pytest.raises(DataError, match="not one of its images"):
-        download_dataset(dataclasses.replace(benchmark, downloads=downloads), tmp_path / "root")
+        download_dataset(dataclasses.replace(benchmark, sources=(downloads,)), tmp_path / "root")

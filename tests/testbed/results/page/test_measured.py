@@ -36,13 +36,15 @@ def run(tmp_path):
 def test_the_page_shows_every_measurement(run):
     reports, problems = stored_reports([run])
     assert not problems
-    by_name = {report.what.name: measured_sections("m", report) for report in reports}
+    by_name = {
+        report.what.name: measured_sections("m", report) for report in reports if report.tables[0].title != "Loss"
+    }
     (own,), (stored,) = by_name["corruption"], by_name["imagenet-c"]
-    titles = [[chart["title"] for chart in section.figures[0].charts] for section in (own, stored)]
+    titles = [[chart["title"] for chart in section.charts] for section in (own, stored)]
     assert titles == [["PACS, seen", "PACS, unseen"], ["ImageNet-C, partial, stored"]]
-    curve = own.figures[0].charts[1]["series"][1]
+    curve = own.charts[1]["series"][1]
     assert (curve["name"], curve["at"], curve["band"]) == ("SWAD", [[0.0, 10.0], [1.0, 20.0], [5.0, 40.0]], [])
-    legend = own.figures[0].legend
+    legend = own.legend
     assert [(entry.name, entry.dashed) for entry in legend] == [("ERM (best)", False), ("SWAD", True)]
     text = build_page([run])
     assert "Corruption error on PACS" in text

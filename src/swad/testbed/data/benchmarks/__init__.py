@@ -18,8 +18,9 @@ from swad.testbed.data import mnist
 from swad.testbed.data.benchmark import Benchmark, Options
 from swad.testbed.data.domains import ArrayDomain, Dataset, Domain, FileDomain, ImageSpec
 from swad.testbed.data.image_folder import locate, read_image_folder
+from swad.testbed.data.table import is_csv, read_csv
 from swad.util.images import DataError
-from swad.util.names import did_you_mean, plain
+from swad.util.names import data_name, did_you_mean, plain
 from swad.util.plugins import Registry
 
 __all__ = ["get", "load", "missing", "names", "option_problem", "read"]
@@ -60,7 +61,7 @@ def get(name: str) -> Benchmark:
 def label(name: str, data: Path | None) -> str:
     """Return the name of a dataset in directories and results: only your own folder is named after its directory."""
     name = get(name).name
-    return Path(os.path.abspath(data)).name if name == OWN_FOLDER and data is not None else name
+    return data_name(data) if name == OWN_FOLDER and data is not None else name
 
 
 def option_problem(benchmark: Benchmark, options: Options) -> str:
@@ -75,7 +76,12 @@ def missing(benchmark: Benchmark, root: Path | None) -> str:
     if benchmark.layout == "embedded":
         return ""
     if root is None:
-        return f"dataset {benchmark.name} needs its directory: give it, or the one above it (--data, data_dir)"
+        generated = ', or set layout="embedded" in its file if read needs none' if benchmark.read else ""
+        return (
+            f"dataset {benchmark.name} needs its directory: give it, or the one above it (--data, data_dir){generated}"
+        )
+    if benchmark.layout == "folders" and is_csv(root):
+        return "" if root.is_file() else f"{root} is not a file; check the path"
     if benchmark.layout == "folders":
         try:
             locate(benchmark, root)
@@ -106,7 +112,8 @@ def load(name: str, root: Path | str | None = None, *, check_counts: bool = True
 
 def read(benchmark: Benchmark, root: Path | None, check_counts: bool, options: Options) -> Dataset:
     """Read a dataset by its function or from image files, and check that its images are as its image spec says."""
-    dataset = (benchmark.read or read_image_folder)(benchmark, root, check_counts, options)
+    reader = benchmark.read or (read_csv if is_csv(root) else read_image_folder)
+    dataset = reader(benchmark, root, check_counts, options)
     if not isinstance(dataset, Dataset):
         raise DataError(
             f"read of the dataset {benchmark.name} must return a swad.testbed.data.domains.Dataset, got "

@@ -45,7 +45,7 @@ BENCHMARK = Benchmark(
     license=mnist.LICENSE,
     citation=f"Arjovsky, Bottou, Gulrajani, Lopez-Paz: Invariant Risk Minimization. 2019. Digits: {mnist.MNIST}",
     homepage="https://github.com/facebookresearch/DomainBed",
-    downloads=mnist.DOWNLOADS,
+    sources=mnist.SOURCES,
     read=read,
     layout="idx",
 )

@@ -16,6 +16,20 @@ from swad.util.images import DataError
 
 LIST = "domain_net_duplicates.txt"
 SOURCE = "https://csr.bu.edu/ftp/visda/2019/multi-source/"
+ARCHIVES = (
+    "groundtruth/clipart.zip",
+    "infograph.zip",
+    "groundtruth/painting.zip",
+    "quickdraw.zip",
+    "real.zip",
+    "sketch.zip",
+)
+DUPLICATES = Download(
+    "https://raw.githubusercontent.com/facebookresearch/DomainBed/main/domainbed/misc/" + LIST,
+    LIST,
+    sha256="a52b4ab70203f4f3df381077694dba3e33ff44c26407e1c5faca76919c702770",
+    unpack=False,
+)
 
 
 def duplicates(path: Path, options: Options) -> frozenset[str]:
@@ -47,20 +61,7 @@ BENCHMARK = Benchmark(
     license="fair-use notice: non-commercial research",
     citation="Peng, Bai, Xia, Huang, Saenko, Wang: Moment Matching for Multi-Source Domain Adaptation. ICCV 2019.",
     homepage="http://ai.bu.edu/M3SDA/",
-    downloads=(
-        Download(SOURCE + "groundtruth/clipart.zip", "clipart.zip"),
-        Download(SOURCE + "infograph.zip", "infograph.zip"),
-        Download(SOURCE + "groundtruth/painting.zip", "painting.zip"),
-        Download(SOURCE + "quickdraw.zip", "quickdraw.zip"),
-        Download(SOURCE + "real.zip", "real.zip"),
-        Download(SOURCE + "sketch.zip", "sketch.zip"),
-        Download(
-            "https://raw.githubusercontent.com/facebookresearch/DomainBed/main/domainbed/misc/" + LIST,
-            LIST,
-            sha256="a52b4ab70203f4f3df381077694dba3e33ff44c26407e1c5faca76919c702770",
-            unpack=False,
-        ),
-    ),
+    sources=((*(Download(SOURCE + path, path.split("/")[-1]) for path in ARCHIVES), DUPLICATES),),
     options={"duplicates": None},
     excluded=duplicates,
 )

@@ -15,6 +15,9 @@ BENCHMARK = Benchmark(
     citation="Venkateswara, Eusebio, Chakraborty, Panchanathan: Deep Hashing Network for Unsupervised "
     "Domain Adaptation. CVPR 2017.",
     homepage="https://www.hemanthdv.org/officeHomeDataset.html",
-    downloads=(Download("https://drive.google.com/uc?id=1uY0pj7oFsjMxRwaD3Sxy0jgel0fsYXLC", "office_home.zip"),),
-    archive_folder="OfficeHomeDataset_10072016",
+    sources=(
+        (Download("https://drive.google.com/uc?id=1uY0pj7oFsjMxRwaD3Sxy0jgel0fsYXLC", "office_home.zip"),),
+        (Download("https://drive.google.com/uc?id=1USXqK4nCvOAR5Ty4iwKcuCOrRJoRuDyU", "office_home-copy.zip"),),
+        (Download("https://wjdcloud.blob.core.windows.net/dataset/OfficeHome.zip", "office_home-wjdcloud.zip"),),
+    ),
 )

@@ -14,6 +14,9 @@ BENCHMARK = Benchmark(
     license="none stated: images gathered from the web, for research",
     citation="Li, Yang, Song, Hospedales: Deeper, Broader and Artier Domain Generalization. ICCV 2017.",
     homepage="http://www.eecs.qmul.ac.uk/~dl307/project_iccv2017",
-    downloads=(Download("https://drive.google.com/uc?id=1JFr8f805nMUelQWWmfnJR3y4_SYoN5Pd", "PACS.zip"),),
-    archive_folder="kfold",
+    sources=(
+        (Download("https://drive.google.com/uc?id=1JFr8f805nMUelQWWmfnJR3y4_SYoN5Pd", "PACS.zip"),),
+        (Download("https://drive.google.com/uc?id=1WWi9tuUNFmUiw7Eirq_JT_hxYZv3J-Vv", "PACS-copy.zip"),),
+        (Download("https://wjdcloud.blob.core.windows.net/dataset/PACS.zip", "PACS-wjdcloud.zip"),),
+    ),
 )

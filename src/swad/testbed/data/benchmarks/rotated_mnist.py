@@ -46,7 +46,7 @@ BENCHMARK = Benchmark(
     citation="Ghifary, Kleijn, Zhang, Balduzzi: Domain Generalization for Object Recognition with Multi-Task "
     f"Autoencoders. ICCV 2015. Digits: {mnist.MNIST}",
     homepage="https://github.com/facebookresearch/DomainBed",
-    downloads=mnist.DOWNLOADS,
+    sources=mnist.SOURCES,
     read=read,
     layout="idx",
 )

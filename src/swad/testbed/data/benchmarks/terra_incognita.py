@@ -17,7 +17,12 @@ from swad.util.images import DataError
 
 LOCATIONS = ("100", "38", "43", "46")
 CATEGORIES = ("bird", "bobcat", "cat", "coyote", "dog", "empty", "opossum", "rabbit", "raccoon", "squirrel")
-SOURCE = "https://storage.googleapis.com/public-datasets-lila/caltechcameratraps/"
+SERVERS = (
+    "https://storage.googleapis.com/public-datasets-lila",
+    "https://lilawildlife.blob.core.windows.net/lila-wildlife",
+)
+"""The first addresses that LILA gives for its data: at Google and at Microsoft."""
+FILES = ("eccv_18_all_images_sm.tar.gz", "eccv_18_annotations.tar.gz")
 
 
 def arrange(unpacked: Path) -> Path:
@@ -63,9 +68,6 @@ BENCHMARK = Benchmark(
     license="Community Data License Agreement (permissive variant)",
     citation="Beery, Van Horn, Perona: Recognition in Terra Incognita. ECCV 2018.",
     homepage="https://lila.science/datasets/caltech-camera-traps",
-    downloads=(
-        Download(SOURCE + "eccv_18_all_images_sm.tar.gz", "eccv_18_all_images_sm.tar.gz"),
-        Download(SOURCE + "eccv_18_annotations.tar.gz", "eccv_18_annotations.tar.gz"),
-    ),
+    sources=tuple(tuple(Download(f"{server}/caltechcameratraps/{name}", name) for name in FILES) for server in SERVERS),
     arrange=arrange,
 )

@@ -15,6 +15,8 @@ BENCHMARK = Benchmark(
     license="none stated: images gathered from four collections, for research",
     citation="Fang, Xu, Rockmore: Unbiased Metric Learning. ICCV 2013.",
     homepage="http://www.eecs.qmul.ac.uk/~dl307/project_iccv2017",
-    downloads=(Download("https://drive.google.com/uc?id=1skwblH1_okBwxWxmRsp9_qi15hyPpxg8", "VLCS.tar.gz"),),
-    archive_folder="VLCS",
+    sources=(
+        (Download("https://drive.google.com/uc?id=1skwblH1_okBwxWxmRsp9_qi15hyPpxg8", "VLCS.tar.gz"),),
+        (Download("https://drive.google.com/uc?id=1yDuLrJdPSvMbTmpq-7XmwG0HnJengD-T", "VLCS-copy.zip"),),
+    ),
 )

@@ -24,27 +24,17 @@ MARKER_INK = "#101010"
 LABEL_LENGTH = 1.5
 """Inches that the label of an axis needs in one line."""
 LABEL_SIZE = 8
+WIDTH = 2.3
+"""Inches of a panel."""
 
 
-def surface_figure(
-    surfaces: Sequence[RunSurface],
-    *,
-    sides: Sequence[str] = ("seen", "unseen"),
-    width: float = 2.3,
-    bare: bool = False,
-) -> Figure:
+def surface_figure(surfaces: Sequence[RunSurface]) -> Figure:
     """Draw contours of the loss on the plane through three weights: a column for each run, seen above unseen.
 
     Numbered triangles are the three weights, the cross is their mean, and averages are projected onto the plane. Both
     axes are distances between weights: along the line from the first to the second, and from that line.
-
-    Args:
-        surfaces: One plane per run.
-        sides: "seen" and "unseen", or one of them.
-        width: Width of a panel in inches.
-        bare: Leave out titles and legend, for a page that has its own.
     """
-    sides = [side for side in sides if any(side in surface.grids for surface in surfaces)]
+    sides = [side for side in SIDES if any(side in surface.grids for surface in surfaces)]
     markers = surface_markers({weights_label(s.run, name) for s in surfaces for name in s.projected})
     titles = run_titles([surface.run for surface in surfaces])
     corner_labels = [corner_label(surface) for surface in surfaces]
@@ -54,8 +44,8 @@ def surface_figure(
         shape = (len(sides), len(surfaces))
         # Both axes have the same scale, so a panel has the proportions of its plane.
         ratios = [(surface.ys[-1] - surface.ys[0]) / (surface.xs[-1] - surface.xs[0]) for surface in surfaces]
-        height = width * min(1.3, max(0.26, *ratios)) + (0.35 if bare else 0.6)
-        figure = new_figure((width + 0.95) * shape[1], height * shape[0] + (0.3 if bare else 0.7))
+        height = WIDTH * min(1.3, max(0.26, *ratios)) + 0.6
+        figure = new_figure((WIDTH + 0.95) * shape[1], height * shape[0] + 0.7)
         panels = figure.subplots(*shape, squeeze=False)
         for column, surface in enumerate(surfaces):
             for row, side in enumerate(sides):
@@ -65,21 +55,19 @@ def surface_figure(
                     continue
                 draw_contours(axes, surface, side, short=height <= LABEL_LENGTH)
                 _draw_points(axes, surface, markers, corner_labels[column])
-                if not bare:
-                    title = f"target: {titles[column]}\n" if row == 0 else ""
-                    axes.set_title(f"{title}{SIDES[side]}", loc="left", fontsize=9)
+                title = f"target: {titles[column]}\n" if row == 0 else ""
+                axes.set_title(f"{title}{SIDES[side]}", loc="left", fontsize=9)
                 if row == len(sides) - 1:
                     axes.set_xlabel("distance from 1 toward 2", fontsize=LABEL_SIZE)
                 if column == 0:
                     separator = "\n" if height <= LABEL_LENGTH else " "
                     axes.set_ylabel(f"distance from{separator}line 1–2", fontsize=LABEL_SIZE)
-        if not bare:
-            add_legend(figure)
+        add_legend(figure)
         return figure
 
 
 def corner_label(surface: RunSurface) -> str:
-    """Explain the numbers of a plane's corners, or name the ends of a line."""
+    """Explain the numbers of a plane's corners."""
     steps = [int(name.removeprefix("step-")) for name in surface.corners if name.startswith("step-")]
     if len(steps) < len(surface.corners):
         names = [weights_label(surface.run, name) for name in surface.corners]
@@ -184,29 +172,20 @@ def _draw_points(axes: Axes, surface: RunSurface, markers: Mapping[str, tuple[st
         )
 
 
-def line_figure(
-    surfaces: Sequence[RunSurface], *, size: tuple[float, float] = (3.4, 2.5), bare: bool = False
-) -> Figure:
+def line_figure(surfaces: Sequence[RunSurface]) -> Figure:
     """Draw the loss on the straight line between two weights, seen and unseen: a panel for each run.
 
     Markers show the mean of the two and the averages near the line, at their own loss.
-
-    Args:
-        surfaces: One line per run.
-        size: Width and height of a panel in inches.
-        bare: Leave out titles and legend, for a page that has its own.
     """
     markers = surface_markers({weights_label(s.run, name) for s in surfaces for name in s.projected})
     with figure_style():
-        figure = new_figure(size[0] * len(surfaces) + 0.3, size[1] + (0 if bare else 0.4))
+        figure = new_figure(3.4 * len(surfaces) + 0.3, 2.9)
         panels = figure.subplots(1, len(surfaces), squeeze=False)[0]
         titles = run_titles([surface.run for surface in surfaces])
         for axes, surface, title in zip(panels, surfaces, titles, strict=True):
             _draw_line(axes, surface, markers)
-            if not bare:
-                axes.set_title(f"target: {title}", loc="left")
-        if not bare:
-            add_legend(figure)
+            axes.set_title(f"target: {title}", loc="left")
+        add_legend(figure)
         return figure
 
 
@@ -214,7 +193,10 @@ def _draw_line(axes: Axes, surface: RunSurface, markers: Mapping[str, tuple[str,
     sides = list(zip(PALETTE, surface.grids, strict=False))
     for color, side in sides:
         axes.plot(surface.xs, surface.grids[side][0], color=color, label=SIDES[side])
-    for name, label in points_on_line(surface).items():
+    for name in (MEAN, *surface.projected):
+        if not surface.xs[0] <= surface.points[name][0] <= surface.xs[-1]:
+            continue
+        label = "mean of the two" if name == MEAN else weights_label(surface.run, name)
         marker = "x" if name == MEAN else markers[label][0]
         size = 10 if marker == "*" else 6
         for color, side in sides:
@@ -230,12 +212,3 @@ def _draw_line(axes: Axes, surface: RunSurface, markers: Mapping[str, tuple[str,
     axes.grid(axis="y")
     axes.set_xlabel("position on the line through both weights")
     axes.set_ylabel("loss")
-
-
-def points_on_line(surface: RunSurface) -> dict[str, str]:
-    """Return the points that the figure of a line marks and their labels: those within the drawn part."""
-    return {
-        name: "mean of the two" if name == MEAN else weights_label(surface.run, name)
-        for name in (MEAN, *surface.projected)
-        if name in surface.losses and surface.xs[0] <= surface.points[name][0] <= surface.xs[-1]
-    }

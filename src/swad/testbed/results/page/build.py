@@ -8,7 +8,6 @@ directory name or a config value cannot inject code.
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
@@ -22,15 +21,15 @@ from swad.testbed.results.figures.style import PALETTE
 from swad.testbed.results.figures.training import METRICS, selected_run
 from swad.testbed.results.labels import algorithm_label, directory_names, is_erm, weights_label
 from swad.testbed.results.measured_report import MeasuredReport
+from swad.testbed.results.metrics import get_metric
 from swad.testbed.results.page.comparisons import comparison_section
 from swad.testbed.results.page.measured import measured_sections
-from swad.testbed.results.page.surfaces import surface_sections
 from swad.testbed.results.page.sweep import build_sweep, is_sweep, range_of
-from swad.testbed.results.records import RecordError
 from swad.testbed.results.run_data import RunData, setting_text
 from swad.testbed.results.run_tables import accuracy_table, comparable_rows, selected_runs_table, timings_table
 from swad.testbed.results.runs import RunList, find_runs
 from swad.testbed.results.selection import ORACLES, DatasetResults, collect_results
+from swad.testbed.results.surface_report import SurfaceReport
 from swad.testbed.results.tables import OURS, PAPER, Cell, Row, Table
 from swad.testbed.results.training_curves import (
     ByStep,
@@ -95,6 +94,7 @@ class Experiment:
 
     id: str
     name: str
+    metric: str
     table: Table
     key_rows: frozenset[str]
     """Names of the paper's rows that are shown at first."""
@@ -111,8 +111,7 @@ def write_page(
     method: str = "iid",
     split: str = "in",
     title: str = "SWAD report",
-    measured: Sequence[MeasuredReport] = (),
-    surfaces: Sequence[RunData] | None = None,
+    measured: Sequence[MeasuredReport | SurfaceReport] = (),
     allow_missing_targets: bool = False,
     baseline: str | None = None,
     unit: str = "auto",
@@ -129,7 +128,6 @@ def write_page(
         split: The split of the held-out domain to report: "in", "out", "full" or "test".
         title: Title of the page.
         measured: What was measured of the runs' weights, from `swad.testbed.measure.registry.stored_reports`.
-        surfaces: The runs whose loss surfaces are shown, if they were measured; by default all.
         allow_missing_targets: Show means that lack a target, with a mark. By default there is no mean then.
         baseline: The method that the others are compared with; by default ERM (best).
         unit: Unit of the paired test: "auto", "runs", "trials" or "targets"; see `swad.testbed.results.comparisons`.
@@ -156,15 +154,10 @@ def write_page(
     measurements = [
         section for number, each in enumerate(measured) for section in measured_sections(f"m{number}", each)
     ]
-    try:
-        measurements += surface_sections(runs if surfaces is None else surfaces)
-    except RecordError as error:  # one damaged file must not cost the page
-        noted.append(f"Measurements are missing here: {error}.")
-        warnings.warn(f"the page lacks measurements: {error}", stacklevel=2)
     template = _environment().get_template("page.html")
     page = template.render(
         title=title,
-        facts=_facts(runs, method),
+        facts=_facts(runs, method, by_dataset[0].select_by if by_dataset else "accuracy"),
         n_warnings=len(noted),
         warnings=noted[:MAX_WARNINGS],
         target_use=_target_use(method) if any(run.targets for run in runs) else "",
@@ -180,7 +173,7 @@ def write_page(
         varying=_varying_settings(runs) if len(runs) <= MAX_ROWS else None,
         charts={
             **{trial.id: trial.charts for each in experiments for target in each.targets for trial in target.trials},
-            **{group.id: group.charts for section in measurements for group in section.figures if group.charts},
+            **{f"{section.id}-charts": section.charts for section in measurements if section.charts},
         },
         paper=published.paper(),
         version=__version__,
@@ -233,6 +226,7 @@ def _experiment(id: str, results: DatasetResults, table: Table, headline: str, d
     return Experiment(
         id,
         results.dataset,
+        get_metric(results.metric).title,
         table,
         frozenset(row.name for row in key_rows),
         headline,
@@ -287,7 +281,7 @@ def _points(curve: ByStep, scale: int) -> list[list[float | str]]:
     return [[step, round(scale * value, 5) if value - value == 0 else str(value)] for step, value in curve.items()]
 
 
-def _facts(runs: Sequence[RunData], method: str) -> list[tuple[str, str]]:
+def _facts(runs: Sequence[RunData], method: str, select_by: str) -> list[tuple[str, str]]:
     def join(values: Iterable[str]) -> str:
         return ", ".join(dict.fromkeys(values))
 
@@ -301,7 +295,7 @@ def _facts(runs: Sequence[RunData], method: str) -> list[tuple[str, str]]:
             "Runs",
             f"{finished:,} finished" if finished == len(runs) else f"{finished:,} of {len(runs):,} finished",
         ),
-        ("Selection", method),
+        ("Selection", method if select_by == "accuracy" else f"{method}, by {get_metric(select_by).label}"),
     ]
 
 

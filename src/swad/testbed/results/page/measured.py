@@ -6,21 +6,35 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from swad.testbed.results.figures.curves import BANDS
-from swad.testbed.results.figures.style import DASHES, method_colors
+from swad.testbed.results.figures.style import DASHES, method_colors, themed_svg
 from swad.testbed.results.measured_report import MeasuredReport
-from swad.testbed.results.page.section import Figures, LegendEntry, Section
+from swad.testbed.results.page.section import Drawing, LegendEntry, Section
+from swad.testbed.results.surface_report import SurfaceReport
+from swad.util.grouping import group_by
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
-def measured_sections(id: str, report: MeasuredReport) -> list[Section]:
+SURFACES_LEAD = (
+    "The loss on the plane through three weights or on the line between two. Distances on a plane are distances in "
+    "weight space. Averages are projected onto the plane or line."
+)
+
+
+def measured_sections(id: str, report: MeasuredReport | SurfaceReport) -> list[Section]:
     """Build the sections of a measurement.
 
     Args:
         id: Prefix of the ids in the page.
         report: The measurement.
     """
+    if isinstance(report, SurfaceReport):
+        by_dataset = group_by(report.surfaces, lambda surface: surface.run.table_name)
+        return [
+            _surface_section(f"{id}-{number}", dataset, SurfaceReport(tuple(surfaces)))
+            for number, (dataset, surfaces) in enumerate(by_dataset.items())
+        ]
     datasets = dict.fromkeys(dataset for dataset, *_ in report.by_place)
     return [_section(f"{id}-{number}", dataset, report) for number, dataset in enumerate(datasets)]
 
@@ -42,9 +56,17 @@ def _section(id: str, dataset: str, report: MeasuredReport) -> Section:
                 title = f"Difference from {of_panel['baseline'].iloc[0]}: {panel}"
                 charts.append(_chart(title, of_panel, report, colors, dashed))
     legend = tuple(LegendEntry(name, colors[name] + 1, dashed[name]) for name in methods)
-    figures = (Figures("", legend, charts=tuple(charts), id=f"{id}-charts"),) if charts else ()
-    lead = f"{what.note} {BANDS}" if charts else what.note
-    return Section(id, f"{what.title.removesuffix(', %')} on {dataset}", lead.strip(), figures, tables=tables)
+    title, lead = f"{what.title.removesuffix(', %')} on {dataset}", f"{what.note} {BANDS}" if charts else what.note
+    return Section(id, title, lead.strip(), legend, tuple(charts), tables=tables)
+
+
+def _surface_section(id: str, dataset: str, report: SurfaceReport) -> Section:
+    drawings = []
+    for shape, figure in zip(report.by_shape, report.figures().values(), strict=True):
+        corners = sorted({", ".join(surface.corners) for surface in report.by_shape[shape]})
+        label = f"Loss on the {shape} through {'; '.join(corners)}, on {dataset}"
+        drawings.append(Drawing(themed_svg(figure, f"{id}-{shape}", label), figure.get_figwidth()))
+    return Section(id, f"Loss surfaces on {dataset}", SURFACES_LEAD, drawings=tuple(drawings), tables=report.tables)
 
 
 def _chart(

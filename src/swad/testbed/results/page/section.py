@@ -1,4 +1,4 @@
-"""A section of the page on measurements of one dataset: figures with their legends, notes and tables."""
+"""A section of the page on measurements of one dataset: curves with their legend, drawings and tables."""
 
 from __future__ import annotations
 
@@ -7,38 +7,22 @@ from typing import Any, NamedTuple
 
 from swad.testbed.results.tables import Table
 
-PANEL = (4.4, 2.45)
-"""Width and height of a figure in inches; the page scales it."""
-
-
-class Plot(NamedTuple):
-    """One figure with its title."""
-
-    title: str
-    svg: str
-
 
 class LegendEntry(NamedTuple):
-    """What a line or a symbol stands for."""
+    """What a line stands for."""
 
     name: str
     color: int
-    """Number of a series of the page's colors; 0 is the color of text."""
+    """Number of a series of the page's colors."""
     dashed: bool = False
-    symbol: str = ""
-    """A character, for entries that are not lines."""
 
 
-class Figures(NamedTuple):
-    """Figures that share a title and a legend."""
+class Drawing(NamedTuple):
+    """A figure that is drawn with its legend."""
 
-    title: str
-    legend: tuple[LegendEntry, ...]
-    plots: tuple[Plot, ...] = ()
-    charts: tuple[dict[str, Any], ...] = ()
-    """What the page's script draws."""
-    id: str = ""
-    """Where it draws them."""
+    svg: str
+    width: float
+    """Its width in inches, beyond which its text would grow."""
 
 
 @dataclass(frozen=True)
@@ -48,8 +32,8 @@ class Section:
     id: str
     title: str
     lead: str
-    figures: tuple[Figures, ...]
-    each_target: tuple[Figures, ...] = ()
-    """Further figures, which are folded."""
-    notes: tuple[str, ...] = ()
+    legend: tuple[LegendEntry, ...] = ()
+    charts: tuple[dict[str, Any], ...] = ()
+    """What the page's script draws."""
+    drawings: tuple[Drawing, ...] = ()
     tables: tuple[Table, ...] = ()

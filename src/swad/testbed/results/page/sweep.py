@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 from swad.testbed.results.column_marks import legend
 from swad.testbed.results.labels import algorithm_label, differing_hyperparameters, directory_names
+from swad.testbed.results.metrics import get_metric
 from swad.testbed.results.records import LIVE
 from swad.testbed.results.run_data import RunData, setting_text
 from swad.testbed.results.run_tables import AVERAGE, MISSING
@@ -88,7 +89,7 @@ def build_sweep(runs: Sequence[RunData], results: Sequence[DatasetResults], tabl
         "results": accuracies,
         "runs": _runs(runs),
         "settings": settings,
-        **_weights(runs, selection),
+        **_weights(runs, selection, results[0].select_by),
     }
     return Sweep(
         _overview(results, tables, [label for label, *_ in methods]),
@@ -125,7 +126,12 @@ def _overview(results: Sequence[DatasetResults], tables: Sequence[Table], labels
         note = legend(rows)
     else:
         note = "No method has a result on every target, so there is no mean."
-    return Table(f"Accuracy in %, {_averaged_over(results)}", columns, tuple(rows), (note,) if note else ())
+    return Table(
+        f"{get_metric(results[0].metric).title} in %, {_averaged_over(results)}",
+        columns,
+        tuple(rows),
+        (note,) if note else (),
+    )
 
 
 def _averaged_over(results: Sequence[DatasetResults]) -> str:
@@ -184,12 +190,12 @@ def range_of(valley: Valley) -> dict[str, float | None]:
     return {"start": valley.start, "end": valley.end, "threshold": valley.threshold}
 
 
-def _weights(runs: RunList, selection: str) -> dict[str, Any]:
-    """Return by name of the weights every run's validation accuracy, and for an oracle the target's, in percent."""
+def _weights(runs: RunList, selection: str, select_by: str) -> dict[str, Any]:
+    """Return by name of the weights every run's validation score, and for an oracle the target's, in percent."""
     names = reported_weights(runs, selection)
 
     def scores(selection: str, max_targets: int) -> list[list[float | None]]:
-        by_run = run_scores(runs, selection, names)
+        by_run = run_scores(runs, selection, names, select_by)
         shown = [len(run.targets) <= max_targets for run in runs]
         return [
             [_round(percent(by_run.get((n, name)))) if shown[n] else None for n in range(len(runs))] for name in names

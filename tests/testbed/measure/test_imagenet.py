@@ -34,10 +34,11 @@ from swad.robustness.evaluation import decode
 from swad.robustness.imagenet_c import ALEXNET_CLEAN_ERROR, ALEXNET_ERRORS, EXTRA
 from swad.testbed.data.domains import ImageSpec
 from swad.testbed.data.transforms import eval_transform
-from swad.testbed.measure import imagenet_models, run_imagenet
+from swad.testbed.measure import engine, imagenet_models
+from swad.testbed.measure import imagenet as imagenet_file
+from swad.testbed.measure.imagenet import Benchmarks, ImageNet, plan_models, stored_results
 from swad.testbed.measure.imagenet_models import ImageNetModel, find_models
 from swad.testbed.measure.imagenet_report import corruption_table, notes, score_table, scores
-from swad.testbed.measure.run_imagenet import Benchmarks, EvaluationConfig, measure_benchmarks
 from swad.testbed.measure.saved_run import SavedRun
 from swad.testbed.results.imagenet_parts import PartResult, stored_values
 from swad.testbed.results.measurement_rows import RowFile, read_rows
@@ -45,7 +46,13 @@ from swad.testbed.results.run_data import RunData
 from swad.testbed.training.config import RunConfig
 from swad.testbed.training.run_dir import RunError
 
-CONFIG = EvaluationConfig(workers=0)
+CONFIG = ImageNet()
+
+
+def measure_benchmarks(models, benchmarks, what=CONFIG):
+    jobs = plan_models(models, benchmarks, what)
+    engine.measure(jobs, workers=0)
+    return stored_results(jobs)
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +75,7 @@ def test_scores_of_a_model_that_is_right_on_given_images(trees, tmp_path):
     (parts,) = measure_benchmarks([model], trees, CONFIG).values()
     found = {name: score.value for name, score in scores(parts).items()}
     # A challenge of less than a minute stores no state.
-    assert {row["kind"] for row in read_rows(tmp_path, "robustness.jsonl")} == {"settings", "benchmark"}
+    assert {row["kind"] for row in read_rows(tmp_path, "robustness.jsonl")} == {"settings", "benchmark", "shown"}
     assert all(score.partial for score in scores(parts).values())
     ratios = [3 / sum(errors) for errors in ALEXNET_ERRORS.values()]  # errors of 1/5 to 5/5 add up to 3
     clean = 1 / 3
@@ -173,9 +180,9 @@ def test_a_killed_command_resumes(trees, tmp_path, monkeypatch):
     assert stored == ["imagenet", "imagenet-200"]
 
     evaluated = []
-    real = run_imagenet.evaluate
+    real = imagenet_file.evaluate
     monkeypatch.setattr(
-        run_imagenet,
+        imagenet_file,
         "evaluate",
         lambda models, parts, **options: (
             evaluated.extend(part.name for part, _ in parts),
@@ -193,7 +200,7 @@ def test_a_killed_command_resumes(trees, tmp_path, monkeypatch):
 
 def test_the_challenge_resumes_from_its_last_state(trees, tmp_path, monkeypatch):
     model, only = answers(tmp_path / "killed"), Benchmarks(backgrounds=trees.backgrounds)
-    monkeypatch.setattr(run_imagenet, "SECONDS", 0.0)
+    monkeypatch.setattr(imagenet_file, "SECONDS", 0.0)
     expected = measure_benchmarks([answers(tmp_path / "whole")], only, CONFIG)
     measure_benchmarks([model], only, CONFIG)
     file = tmp_path / "killed/robustness.jsonl"
@@ -216,7 +223,7 @@ def test_changed_images_weights_and_precision_are_evaluated_again(tmp_path):
     root = make_imagenet(tmp_path / "imagenet")
     model, only = answers(tmp_path / "rows"), Benchmarks(imagenet=root)
 
-    def top1(changed: ImageNetModel, config: EvaluationConfig = CONFIG) -> PartResult:
+    def top1(changed: ImageNetModel, config: ImageNet = CONFIG) -> PartResult:
         return measure_benchmarks([changed], only, config)["answers"]["imagenet"]
 
     assert top1(model) == PartResult(4, 6, 50_000, top1(model).missing)
@@ -224,7 +231,7 @@ def test_changed_images_weights_and_precision_are_evaluated_again(tmp_path):
     assert (top1(model).correct, top1(model).n) == (3, 5)
     other = ImageNetModel("answers", "answers", model.directory, "4567", INPUT, 1000, Answers)
     top1(other)
-    top1(model, EvaluationConfig(workers=0, precision="bf16"))
+    top1(model, ImageNet(precision="bf16"))
     rows = [row for row in read_rows(model.directory, "robustness.jsonl") if row["kind"] == "benchmark"]
     assert len(rows) == 4
 
