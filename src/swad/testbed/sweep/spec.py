@@ -103,6 +103,9 @@ class SweepSpec:
             object.__setattr__(self, name, values)
         for name in ("options", "selected"):
             object.__setattr__(self, name, dict(getattr(self, name)))
+        # Absolute, so that a worker finds the file from wherever it is started.
+        paths = (os.path.abspath(name) if ".py:" in name else name for name in self.algorithms)
+        object.__setattr__(self, "algorithms", tuple(paths))
         object.__setattr__(self, "data", None if self.data is None else Path(os.path.abspath(self.data)))
         if not self.datasets:
             object.__setattr__(self, "datasets", DATASETS.get(self.protocol, ("digits",)))

@@ -135,7 +135,7 @@ class DomainBedAlgorithm(Algorithm):
             elif "NoneType" in text:
                 message = f"{name} failed with {text}; if it needs unlabeled images of the target, it cannot run here"
             elif not torch.cuda.is_available() and re.search("cuda|nvidia", text, re.IGNORECASE):
-                message = f"{name} calls .cuda() in its own code, but there is no GPU: train it on a machine with one"
+                message = f"{name} asks for a GPU in its own code, and there is none: train it on a machine with one"
             else:
                 raise
             raise AlgorithmError(message) from error
@@ -224,5 +224,5 @@ def adapt(name: str) -> type[Algorithm]:
         ) from error
     members = {"method_class": method_class, "module": module, "Hyperparameters": hyperparameters}
     members["own_files"] = (str(path),)
-    credit = (inspect.getdoc(method_class) or "").partition("\n")[0]
+    credit = (method_class.__doc__ or "").strip().partition("\n")[0]
     return type(class_name, (DomainBedAlgorithm,), {**members, "__doc__": method_class.__doc__, "paper": credit})
