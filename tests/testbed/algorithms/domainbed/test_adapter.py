@@ -116,8 +116,21 @@ def test_a_resumed_training_equals_one_that_was_never_stopped(name):
 
 
 def test_an_average_has_what_predict_uses_and_nothing_else():
-    for name, parts in {"ERM": {"network"}, "Adversary": {"network"}, "Teacher": {"teacher", "prior"}}.items():
+    for name, parts in {"ERM": {"network"}, "Adversary": {"network"}, "Teacher": {"network", "teacher", "prior"}}.items():
         assert {key.partition(".")[0] for key in build(name).predictor.state_dict()} == parts
+
+
+def test_predict_knows_whether_it_is_in_training():
+    algorithm = build("Teacher").double()
+    for step in (1, 2):
+        update(algorithm, step)
+    images, method = batch(3).images, algorithm.method
+    with torch.no_grad():
+        for mode in (True, False):
+            algorithm.predictor.train(mode)
+            method.training = mode
+            assert torch.equal(algorithm.predictor(images), method.predict(images))
+        assert not torch.equal(method.network(images), method.teacher(images))
 
 
 def test_a_copy_of_the_predictor_predicts_by_its_own_weights():
