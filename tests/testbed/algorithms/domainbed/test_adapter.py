@@ -116,7 +116,11 @@ def test_a_resumed_training_equals_one_that_was_never_stopped(name):
 
 
 def test_an_average_has_what_predict_uses_and_nothing_else():
-    for name, parts in {"ERM": {"network"}, "Adversary": {"network"}, "Teacher": {"network", "teacher", "prior"}}.items():
+    for name, parts in {
+        "ERM": {"network"},
+        "Adversary": {"network"},
+        "Teacher": {"network", "teacher", "prior"},
+    }.items():
         assert {key.partition(".")[0] for key in build(name).predictor.state_dict()} == parts
 
 
