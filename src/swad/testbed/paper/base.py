@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from swad.testbed.measure.engine import measure, plan
-from swad.testbed.measure.registry import stored_reports
 from swad.testbed.measure.saved_run import SavedRun, find_device
+from swad.testbed.measurements import stored_reports
 from swad.testbed.paper.config import PAPER_DATASETS, PaperConfig
 from swad.testbed.paper.trainings import Training, sweep_specs
 from swad.testbed.results.diagnostics import find_problems
