@@ -27,7 +27,7 @@ from swad.util.progress import Progress
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from swad.testbed.measure.base import Measurement
+    from swad.testbed.measure.base import Job, Measurement
 
 Build = Callable[["Results"], Report]
 """Measures what is missing, draws the figures, and returns the tables."""
@@ -115,10 +115,12 @@ class Results:
             raise RunError(f"no run on {dataset} is finished: add --retry-failed to train failed runs again")
         return runs
 
-    def measure(self, chosen: Sequence[tuple[SavedRun, Sequence[str]]], what: Measurement) -> None:
+    def measure(self, chosen: Sequence[tuple[SavedRun, Sequence[str]]], what: Measurement) -> list[Job]:
         """Measure weights of runs; what is stored already is not measured again."""
         device = find_device(self.config.device)
-        measure(plan(chosen, what, device), device, workers=self.config.workers, progress=self.measuring["progress"])
+        jobs = plan(chosen, what, device)
+        measure(jobs, device, workers=self.config.workers, progress=self.measuring["progress"])
+        return jobs
 
     def folder(self, item: str) -> Path:
         """Return the directory of an item's files."""
