@@ -110,7 +110,7 @@ def report(
         with short_warnings():
             if not no_page:
                 # Imported here because a table needs neither page nor figures.
-                from swad.testbed.measure.registry import stored_reports
+                from swad.testbed.measurements import stored_reports
                 from swad.testbed.results.page.build import write_page
 
                 reports, damaged = stored_reports(runs)

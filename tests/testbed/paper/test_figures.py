@@ -11,7 +11,7 @@ pytest.importorskip("sklearn")
 from helpers.tiny_runs import copied
 from swad.testbed.measure import engine
 from swad.testbed.measure.saved_run import open_run
-from swad.testbed.measure.surface import Surface
+from swad.testbed.measurements.surface import Surface
 from swad.testbed.paper.cost import change_table, formula_table
 from swad.testbed.paper.figure1 import robust_table
 from swad.testbed.paper.figure2 import plane_corners, sampled_steps, sampling_table
