@@ -10,7 +10,6 @@ separated like PATH), that says ``BENCHMARK = Benchmark(...)``. Only the request
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
