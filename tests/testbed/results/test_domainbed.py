@@ -219,7 +219,7 @@ def test_their_erm_is_the_baseline_where_ours_is_missing(sweep, runs):
     theirs = "ERM (DomainBed, selected step)"
     results = collect_results(sweep)
     assert default_baseline(results) == theirs
-    assert all(each.methods[0].label == theirs for each in results)
+    assert all(each.methods[0] == theirs for each in results)
     rows = results[0].results
     without = dataclasses.replace(results[0], results=rows[rows.method != theirs])
     assert default_baseline([without, *results[1:]]) == theirs

@@ -64,7 +64,7 @@ def compare_over_datasets(
     import pandas as pd
 
     baseline = find_method(results, baseline)
-    several = [each for each in results if each.has(baseline)]
+    several = [each for each in results if baseline in each.methods]
     tests = [compare_methods(each, baseline, unit=unit) for each in several]
     if len(several) > 1 and all(each.has_target for each in several):
         missing = [f"{each.dataset}/{target}" for each in several for target in each.missing_targets]
@@ -79,8 +79,8 @@ def not_compared(results: Sequence[DatasetResults], tests: pd.DataFrame, baselin
     compared = set(zip(tests["dataset"], tests["method"], strict=True))
     sentences = []
     for each in results:
-        left_out = [m.label for m in each.methods if m.label != baseline and (each.dataset, m.label) not in compared]
-        if left_out and not each.has(baseline):
+        left_out = [name for name in each.methods if name != baseline and (each.dataset, name) not in compared]
+        if left_out and baseline not in each.methods:
             sentences.append(f"Not compared on {each.dataset}: {baseline} has no results there.")
         elif left_out:
             reason = f"no trial has results of it and of {baseline} on every target"
@@ -90,16 +90,15 @@ def not_compared(results: Sequence[DatasetResults], tests: pd.DataFrame, baselin
 
 def default_baseline(results: Sequence[DatasetResults]) -> str | None:
     """Return ERM (best) if any dataset has it, else the first method of ERM, or else of all; None without methods."""
-    methods = [method for each in results for method in each.methods]
-    if any(method.label == BASELINE for method in methods):
+    methods = {row.method: is_erm(row.algorithm) for each in results for row in each.results.itertuples()}
+    if BASELINE in methods:
         return BASELINE
-    methods.sort(key=lambda method: not is_erm(method.algorithm))
-    return methods[0].label if methods else None
+    return max(methods, key=lambda name: methods[name], default=None)
 
 
 def find_method(results: Sequence[DatasetResults], name: str) -> str:
     """Return the label of a method in the spelling of the tables; raise an error that names the methods there are."""
-    labels = list(dict.fromkeys(method.label for each in results for method in each.methods))
+    labels = list(dict.fromkeys(name for each in results for name in each.methods))
     matching = [label for label in labels if plain(label) == plain(name)]
     if not matching:
         raise ValueError(
@@ -119,7 +118,7 @@ def compare_in_words(results: DatasetResults, baseline: str = BASELINE, *, unit:
     """
     method = "SWAD"
     n_targets = len(results.targets)
-    if not results.has(method) or not results.has(baseline) or (results.missing_targets and n_targets > 1):
+    if not {method, baseline} <= {*results.methods} or (results.missing_targets and n_targets > 1):
         return ""
     tests = {test.method: test for test in compare_methods(results, baseline, unit=unit).itertuples()}
     if method not in tests:

@@ -98,7 +98,7 @@ def rank_results(results: Sequence[DatasetResults]) -> MethodRanks | None:
 
     None unless there are three methods, and two datasets or two complete trials, all with targets or all without.
     """
-    labels = [m.label for m in results[0].methods if all(each.has(m.label) for each in results)] if results else []
+    labels = [name for name in results[0].methods if all(name in each.methods for each in results)] if results else []
     if len(labels) < 3 or not same_kind(results):
         return None
     by_dataset = [complete_trials(each.units[labels]) for each in results]

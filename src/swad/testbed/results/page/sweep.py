@@ -142,19 +142,12 @@ def _results(results: Sequence[DatasetResults]) -> tuple[list[Any], dict[str, li
         name: [] for name in ("method", "dataset", "target", "trial", "accuracy", "run", "step")
     }
     for number, dataset in enumerate(results):
-        for method in dataset.methods:
-            code = _code(
-                methods,
-                (
-                    method.label,
-                    algorithm_label(method.algorithm),
-                    SELECTED_STEP if method.weights == LIVE else method.weights,
-                ),
-            )
-            for result in dataset.of(method.label):
-                row = (code, number, result.target, result.trial, _round(100 * result.value, 10))
-                for column, value in zip(columns.values(), (*row, result.run, result.step), strict=True):
-                    column.append(value)
+        for result in dataset.results.itertuples():
+            weights = SELECTED_STEP if result.weights == LIVE else result.weights
+            code = _code(methods, (result.method, algorithm_label(result.algorithm), weights))
+            row = (code, number, result.target, result.trial, _round(100 * result.value, 10))
+            for column, value in zip(columns.values(), (*row, result.run, result.step), strict=True):
+                column.append(value)
     return list(methods), columns
 
 
