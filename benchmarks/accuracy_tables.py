@@ -17,7 +17,7 @@ from swad.testbed.paper.items import ITEMS
 from swad.testbed.paper.trainings import Training
 from swad.testbed.results.column_marks import LOWER
 from swad.testbed.results.compare import compare, units_of_methods
-from swad.testbed.results.comparison_tables import comparisons_table
+from swad.testbed.results.comparison_tables import comparisons_tables
 from swad.testbed.results.comparisons import BASELINE, on_dataset
 from swad.testbed.results.domainbed import DOMAINS
 from swad.testbed.results.labels import algorithm_label
@@ -167,7 +167,7 @@ def _over_domains(every: Sequence[DatasetResults]) -> tuple[dict[str, dict[tuple
     )
     names = "SWAD − " + tests["baseline"]
     tests = on_dataset(tests.assign(method=names, corrected_p=adjust_p_values(list(tests["p"]))), "")
-    return by_label, targets, replace(comparisons_table(tests), corner="Difference")
+    return by_label, targets, replace(comparisons_tables(tests)[0], corner="Difference")
 
 
 def combined(source: Path) -> Table:
@@ -219,7 +219,8 @@ def _compared(results: DatasetResults, baseline: DatasetResults, pairs: Mapping[
     }
     tests = compare(family, "second", "runs")
     tests = tests.assign(method=tests["quantity"], baseline=[pairs[name][1] for name in tests["quantity"]])
-    return replace(comparisons_table(on_dataset(tests, results.dataset, results.missing_targets)), corner="Difference")
+    (table,) = comparisons_tables(on_dataset(tests, results.dataset, results.missing_targets))
+    return replace(table, corner="Difference")
 
 
 def _results(source: Path) -> DatasetResults:

@@ -30,7 +30,7 @@ EXTRAS = {
         "requests",
     ),
     "torchcodec": ("torchcodec",),
-    "report": ("matplotlib", "jinja2", "scipy", "scikit-posthocs"),
+    "report": ("matplotlib", "jinja2", "scipy"),
     "flatness": ("curvlinops-for-pytorch",),
     "sweep": ("ray",),
     "log": ("wandb", "mlflow-skinny", "tensorboard"),

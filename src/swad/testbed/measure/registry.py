@@ -61,7 +61,8 @@ def stored_reports(runs: Sequence[RunData]) -> tuple[list[MeasuredReport], list[
     files = {run.path: set(os.listdir(run.path)) if run.path.is_dir() else set() for run in runs}
 
     def having(file: str) -> list[RunData]:
-        return [run for run in runs if not files[run.path].isdisjoint((file, compressed_path(Path(file)).name))]
+        names = {file, compressed_path(Path(file)).name}
+        return [run for run in runs if not files[run.path].isdisjoint(names)]
 
     for name in list_measurements():
         try:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from swad.testbed.results import compare as statistics
 from swad.testbed.results.compare import compare, compare_domains, is_clear, p_text
 from swad.testbed.results.labels import is_erm
-from swad.testbed.results.selection import DatasetResults
+from swad.testbed.results.selection import DatasetResults, once
 from swad.util.names import did_you_mean, plain
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ ALL_DOMAINS = "all held-out domains"
 """Name of the dataset of comparisons over the targets of several datasets."""
 
 
+@once
 def compare_methods(results: DatasetResults, baseline: str | None = BASELINE, *, unit: str = "auto") -> pd.DataFrame:
     """Compare every method on a dataset with a baseline, or all pairs of methods, over the targets of the runs.
 

@@ -132,23 +132,6 @@ class SelectionFile(Struct, frozen=True):
             )
         return runs[0].options()
 
-    def weights_problems(self, folder: str | os.PathLike[str]) -> list[str]:
-        """List the selected weights that a directory lacks, or has with other content, one sentence each.
-
-        Args:
-            folder: The directory of all runs, or a copy of it that came with the file.
-        """
-        problems = []
-        for run in self.runs:
-            if run.weights is None:
-                continue
-            path = Path(folder) / run.weights
-            if not path.is_file():
-                problems.append(f"{path} is missing: copy it from the runs that were exported")
-            elif sha256(path) != run.sha256:
-                problems.append(f"{path} is not the file that was exported: its SHA-256 differs")
-        return problems
-
 
 def make_selection(
     results: Iterable[DatasetResults], folder: str | os.PathLike[str], *, progress: Progress | None = None

@@ -22,7 +22,8 @@ from swad.testbed.results.figures.style import PALETTE
 from swad.testbed.results.figures.training import METRICS, selected_run
 from swad.testbed.results.labels import algorithm_label, directory_names, is_erm, weights_label
 from swad.testbed.results.measured_report import MeasuredReport
-from swad.testbed.results.page.comparisons import comparison_section
+from swad.testbed.results.measurement_rows import SURFACE
+from swad.testbed.results.page.comparisons import comparison_sections
 from swad.testbed.results.page.measured import measured_sections
 from swad.testbed.results.page.surfaces import surface_sections
 from swad.testbed.results.page.sweep import build_sweep, is_sweep, range_of
@@ -44,6 +45,7 @@ from swad.testbed.results.training_curves import (
 )
 from swad.util.files import write_text
 from swad.util.grouping import group_by
+from swad.util.jsonl import stored_path
 from swad.util.names import NO_TARGET
 from swad.util.progress import duration
 from swad.util.version import __version__
@@ -153,11 +155,12 @@ def write_page(
     ]
     noted = [f"Not in the tables: {entry.name}: {entry.reason}." for entry in runs.skipped]
     noted += find_problems(runs) if problems is None else problems
-    measurements = [
-        section for number, each in enumerate(measured) for section in measured_sections(f"m{number}", each)
-    ]
+    sections = comparison_sections(by_dataset, baseline, unit)
+    sections += [section for number, each in enumerate(measured) for section in measured_sections(f"m{number}", each)]
     try:
-        measurements += surface_sections(runs if surfaces is None else surfaces)
+        # Most runs of a large sweep have none, and asking whether a file exists takes less than reading it.
+        shown = [run for run in runs if os.path.exists(stored_path(os.path.join(run.path, SURFACE)))]
+        sections += surface_sections(shown if surfaces is None else surfaces)
     except RecordError as error:  # one damaged file must not cost the page
         noted.append(f"Measurements are missing here: {error}.")
         warnings.warn(f"the page lacks measurements: {error}", stacklevel=2)
@@ -172,15 +175,14 @@ def write_page(
         sweep=sweep,
         max_rows=MAX_ROWS,
         experiments=experiments,
-        comparisons=comparison_section(by_dataset, baseline, unit),
-        measurements=measurements,
+        sections=sections,
         timings=timings_table(runs) if len(runs) <= MAX_ROWS else None,
         total_time=_total_time(runs),
         common=_common_settings(runs),
         varying=_varying_settings(runs) if len(runs) <= MAX_ROWS else None,
         charts={
             **{trial.id: trial.charts for each in experiments for target in each.targets for trial in target.trials},
-            **{group.id: group.charts for section in measurements for group in section.figures if group.charts},
+            **{group.id: group.charts for section in sections for group in section.figures if group.charts},
         },
         paper=published.paper(),
         version=__version__,

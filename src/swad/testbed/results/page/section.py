@@ -1,4 +1,4 @@
-"""A section of the page on measurements of one dataset: figures with their legends, notes and tables."""
+"""A section of the page: figures with their legends, and tables with their notes."""
 
 from __future__ import annotations
 
@@ -39,6 +39,7 @@ class Figures(NamedTuple):
     """What the page's script draws."""
     id: str = ""
     """Where it draws them."""
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -48,8 +49,5 @@ class Section:
     id: str
     title: str
     lead: str
-    figures: tuple[Figures, ...]
-    each_target: tuple[Figures, ...] = ()
-    """Further figures, which are folded."""
-    notes: tuple[str, ...] = ()
+    figures: tuple[Figures, ...] = ()
     tables: tuple[Table, ...] = ()
