@@ -183,38 +183,45 @@ def scores(runs: RunList, selection: str, weights: Collection[str]) -> pd.DataFr
     return _evaluations(means)
 
 
-HeldOut = dict[int, dict[str, int | None]]
-"""By run with one target: the run that holds out this target and a source, by source; None where there is none."""
+class _Pairs:
+    """The runs that hold out a target together with a source, by the settings of a search; DomainBed numbers those."""
 
+    def __init__(self, runs: RunList) -> None:
+        from swad.testbed.results.frames import distinct
 
-def _held_out_together(runs: RunList, units: Units) -> list[HeldOut]:
-    """Find for the runs of each unit those with the same settings that hold out the target and each source in turn.
+        self.settings = [
+            run.search_settings if (seed := domainbed.seed_of(run.config)) is None else f"hparams_seed {seed}"
+            for run in runs
+        ]
+        self.sources: dict[int, list[str]] = defaultdict(list)
+        """The sources of a run in the order of its records, which decides how DomainBed's means round."""
+        rows = accuracies(runs)
+        for number, domain in distinct(rows[~rows.on_target & (rows.split == "out")], "domain"):
+            self.sources[number].append(domain)
+        self._pairs: dict[tuple[object, ...], dict[str, int]] = defaultdict(dict)
+        for number, weights in evaluated_weights(runs):
+            run = runs[number]
+            for target, source in permutations(run.targets, 2):
+                key = (run.dataset, run.algorithm, weights, target, run.trial, self.settings[number])
+                self._pairs[key][source] = number
+        self._runs = runs
 
-    DomainBed numbers the settings.
-    """
-    from swad.testbed.results.frames import distinct
+    @classmethod
+    def of(cls, runs: RunList) -> _Pairs:
+        """Return the pairs of runs, which are found once."""
+        if "pairs" not in runs.derived:
+            runs.derived["pairs"] = cls(runs)
+        pairs: _Pairs = runs.derived["pairs"]
+        return pairs
 
-    settings = [
-        run.search_settings if (seed := domainbed.seed_of(run.config)) is None else f"hparams_seed {seed}"
-        for run in runs
-    ]
-    pairs: dict[tuple[object, ...], dict[str, int]] = defaultdict(dict)
-    for number, weights in evaluated_weights(runs):
-        run = runs[number]
-        for target, source in permutations(run.targets, 2):
-            pairs[run.dataset, run.algorithm, weights, target, run.trial, settings[number]][source] = number
-    rows = accuracies(runs)
-    sources: dict[int, list[str]] = defaultdict(list)  # in the order of the records, which decides how means round
-    for number, domain in distinct(rows[~rows.on_target & (rows.split == "out")], "domain"):
-        sources[number].append(domain)
-    found: list[HeldOut] = []
-    for (_, _, algorithm, weights, target, trial), members in units.items():
-        alone = {settings[number]: number for number in members}
-        found.append(held_out := {})
-        for setting, number in alone.items():
-            by_source = pairs[runs[number].dataset, algorithm, weights, target, trial, setting]
-            held_out[number] = {name: by_source.get(name) for name in sources[number]}
-    return found
+    def of_unit(self, unit: Unit, members: Sequence[int]) -> dict[int, dict[str, int | None]]:
+        """Return for each run, by source, the run that holds it out too with the same settings; None without one."""
+        found = {}
+        for setting, number in {self.settings[number]: number for number in members}.items():
+            run = self._runs[number]
+            pairs = self._pairs.get((run.dataset, run.algorithm, unit.weights, unit.target, unit.trial, setting), {})
+            found[number] = {source: pairs.get(source) for source in self.sources[number]}
+        return found
 
 
 def _lodo_scores(runs: RunList, units: Units, weights: Collection[str]) -> pd.DataFrame:
@@ -225,11 +232,11 @@ def _lodo_scores(runs: RunList, units: Units, weights: Collection[str]) -> pd.Da
     """
     import pandas as pd
 
-    rows = accuracies(runs)
+    rows, pairs = accuracies(runs), _Pairs.of(runs)
     of_sources = [
         (number, unit.weights, domain, pair)
-        for unit, held_out in zip(units, _held_out_together(runs, units), strict=True)
-        for number, by_source in held_out.items()
+        for unit, members in units.items()
+        for number, by_source in pairs.of_unit(unit, members).items()
         if None not in by_source.values()
         for domain, pair in by_source.items()
     ]
@@ -275,13 +282,13 @@ def choose(runs: RunList, target: str, selection: str, weights: str) -> Choice:
     """Choose among the runs of a target and trial, by `run` as the place in the list. Their results are not read."""
     _require_selection(selection)
     members = [number for number, run in enumerate(runs) if selection != "lodo" or run.target == target]
-    units = {Unit(runs[0].table_name, "", runs[0].algorithm, weights, target, runs[0].trial): members}
-    _, best = _choose(runs, selection, units)
+    unit = Unit(runs[0].table_name, "", runs[0].algorithm, weights, target, runs[0].trial)
+    _, best = _choose(runs, selection, {unit: members})
     if len(best):
         run, step, score = best[["run", "step", "score"]].astype(object).iloc[0]
         return Choice(run, step, score)
-    if len(runs) > 1:
-        raise SelectionError(_why_no_choice(runs, selection, units))
+    if selection == "lodo" or len(runs) > 1:
+        raise SelectionError(_why_no_choice(runs, selection, unit, members))
     return Choice(0, None)
 
 
@@ -290,16 +297,15 @@ def _require_selection(selection: str) -> None:
         raise SelectionError(choice_problem("method", selection, SELECTIONS))
 
 
-def _why_no_choice(runs: RunList, selection: str, units: Units) -> str:
+def _why_no_choice(runs: RunList, selection: str, unit: Unit, members: Sequence[int]) -> str:
     """Say why the selection for one unit failed."""
     if selection != "lodo":
-        (members,) = units.values()
         return (
             f"cannot select from {len(members)} runs without a validation accuracy: "
             "evaluate every average on the validation splits, or keep one run per target and trial"
         )
     sources: dict[str, bool] = {}
-    for by_source in _held_out_together(runs, units)[0].values():
+    for by_source in _Pairs.of(runs).of_unit(unit, members).values():
         sources |= {name: pair is not None or sources.get(name, False) for name, pair in by_source.items()}
     return (
         "lodo needs runs with the target and each source in turn held out together: "
@@ -450,7 +456,7 @@ def _why_missing(
         state = "has no accuracy of these weights" if run.finished else "is unfinished"
         return f"the run {run.path.name} {state}", False
     if choice is None and (selection == "lodo" or len(candidates) > 1):
-        return _why_no_choice(runs, selection, {unit: candidates}), True
+        return _why_no_choice(runs, selection, unit, candidates), True
     number, step = choice or (candidates[0], None)
     return _why_no_value(runs[number].path.name, step, unit, split), True
 

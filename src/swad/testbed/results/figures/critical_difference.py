@@ -39,7 +39,7 @@ def critical_difference_figure(ranked: MethodRanks, *, bare: bool = False) -> Fi
             text = f"{name}  {rank:.2f} " if is_left else f" {rank:.2f}  {name}"
             side = "right" if is_left else "left"
             axes.text(edge, line, text, ha=side, va="center", fontsize=8.5, color=INK)
-        axes.scatter(ranked.ranks.values(), [0] * len(names), color=INK, s=14, clip_on=False, zorder=3)
+        axes.scatter([*ranked.ranks.values()], [0] * len(names), color=INK, s=14, clip_on=False, zorder=3)
         axes.set_ylim(-n_left - len(bars) - 0.6, 0.3)
         axes.set_xlim(1, len(names))
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
