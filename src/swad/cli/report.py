@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from swad.cli import _options as parse
-from swad.cli._options import FigureFormats, Select, TargetSplit
+from swad.cli._options import FigureFormats, Folder, Select, TargetSplit
 from swad.util.names import counted, require_choice
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ swad report runs --baseline "SWA" --comparisons comparisons.csv
 
 
 def report(
-    folder: Annotated[Path, typer.Argument(help="Directory of runs, searched recursively.")] = Path("runs"),
+    folder: Folder = Path("runs"),
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="File of the page. Default: FOLDER/report.html.")
     ] = None,
