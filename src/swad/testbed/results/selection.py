@@ -296,10 +296,11 @@ def _choose(runs: RunList, selection: str, units: Units, select_by: str) -> tupl
     candidates = pd.DataFrame(rows, columns=["unit", "run", "weights"])
     candidates = candidates.astype({"unit": int, "run": int, "weights": runs.records.weights.dtype})
     if selection == "lodo":
-        scored = _lodo_scores(runs, units, weights, select_by)
+        with_scores = candidates.merge(_lodo_scores(runs, units, weights, select_by), on=["run", "weights"])
+        candidates = with_scores[candidates.columns].drop_duplicates()  # a run without its pairs is no candidate
     else:
-        scored = scores(runs, selection, weights, select_by)
-    return candidates, _best(runs, candidates.merge(scored, on=["run", "weights"]), "unit")
+        with_scores = candidates.merge(scores(runs, selection, weights, select_by), on=["run", "weights"])
+    return candidates, _best(runs, with_scores, "unit")
 
 
 def choose(runs: RunList, target: str, selection: str, weights: str) -> Choice:
@@ -425,11 +426,11 @@ def _select(runs: RunList, options: Options, units: Units) -> tuple[pd.DataFrame
     without_target = sources.run.isin([number for number, run in enumerate(runs) if not run.targets])
     on_target = _evaluations(_on_split(runs, weights, split, True, metric))
     reported = pd.concat([on_target, sources[without_target]]).rename(columns={"score": "value"})
-    chosen = best[["unit", *EVALUATION, "score"]]
-    if selection != "lodo":  # one run needs no score: there is nothing to compare
-        alone = candidates[~candidates.unit.duplicated(keep=False) & ~candidates.unit.isin(best.unit)]
-        last = reported.drop_duplicates(["run", "weights"], keep="last")[EVALUATION]
-        chosen = pd.concat([chosen, alone.merge(last, on=["run", "weights"]).assign(score=np.nan)])
+    # One candidate needs no score: there is nothing to compare.
+    alone = candidates[~candidates.unit.duplicated(keep=False) & ~candidates.unit.isin(best.unit)]
+    last = reported.drop_duplicates(["run", "weights"], keep="last")[EVALUATION]
+    alone = alone.merge(last, on=["run", "weights"]).assign(score=np.nan)
+    chosen = pd.concat([best[alone.columns], alone])
     found = chosen.merge(reported, on=EVALUATION).sort_values("unit")
     found = found.merge(sources.drop(columns="step").rename(columns={"score": "source"}), on=EVALUATION, how="left")
     found["weights_step"] = _weights_steps(runs, found)
