@@ -20,6 +20,11 @@ def is_hub(data: str | os.PathLike[str]) -> bool:
     return str(data).startswith(HUB)
 
 
+def is_csv(data: Path | None) -> bool:
+    """Return whether data is a CSV file and not a folder."""
+    return data is not None and data.suffix.lower() == ".csv"
+
+
 def absolute(data: str | os.PathLike[str]) -> Path:
     """Return the same name of data for every working directory."""
     return Path(data if is_hub(data) else os.path.abspath(data))

@@ -24,11 +24,6 @@ MAX_LISTED = 20
 """Missing files that a message names; the others are counted."""
 
 
-def is_csv(root: Path | None) -> bool:
-    """Return whether data is a CSV file and not a folder."""
-    return root is not None and root.suffix.lower() == ".csv"
-
-
 def read_csv(benchmark: Benchmark, root: Path | None, check_counts: bool, options: Options) -> Dataset:
     """Read the images that a CSV file lists. Its header is ``path,domain,label``; paths are relative to the file."""
     assert root is not None

@@ -38,7 +38,10 @@ STATED = {"augmentation", "hyperparameters"} | {
 
 
 class DomainBedRecipe:
-    """DomainBed's protocol: balanced or pooled batches of pretrained networks, and a number of steps."""
+    """DomainBed's protocol: balanced or pooled batches of pretrained networks, and a number of steps.
+
+    The other recipes are the same except for what they override.
+    """
 
     name: Literal["imagenet", "own"] | None = None
     large = False

@@ -18,8 +18,8 @@ from swad.testbed.data.benchmark import Benchmark, Options
 from swad.testbed.data.domains import ArrayDomain, Dataset, Domain, FileDomain, ImageSpec
 from swad.testbed.data.image_folder import locate, read_image_folder
 from swad.testbed.data.parquet import as_folder
-from swad.testbed.data.table import is_csv, read_csv
-from swad.util.data_path import data_name, is_hub
+from swad.testbed.data.table import read_csv
+from swad.util.data_path import data_name, is_csv, is_hub
 from swad.util.images import DataError
 from swad.util.names import did_you_mean, plain
 from swad.util.plugins import Registry
