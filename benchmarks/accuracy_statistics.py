@@ -93,7 +93,7 @@ def differs_from_itself(accuracies: Accuracies, targets: list[str], trials: list
 def measure_runs(folder: Path, n: int) -> dict[str, Any]:
     """Return the correlations, the difference between SWAD and ERM (best), and the null of every method."""
     (results,) = collect_results(find_runs(folder))
-    accuracies = {method.label: results.accuracies(method.label) for method in results.methods}
+    accuracies = {method: results.units[method].dropna().to_dict() for method in results.methods}
     targets, trials = list(results.targets), sorted({trial for _, trial in accuracies["SWAD"]})
     baselines = ("ERM (best)", "ERM (last)")
     differences = {}

@@ -17,7 +17,7 @@ from swad.testbed.paper.reproduction import PaperRuns, availability_notes
 from swad.testbed.paper.trainings import Training
 from swad.testbed.results.column_marks import LOWER
 from swad.testbed.results.compare import compare, units_of_methods
-from swad.testbed.results.comparison_tables import comparisons_table
+from swad.testbed.results.comparison_tables import comparisons_tables
 from swad.testbed.results.comparisons import BASELINE, on_dataset
 from swad.testbed.results.domainbed import DOMAINS
 from swad.testbed.results.labels import algorithm_label
@@ -99,7 +99,7 @@ def _accuracies(results: DatasetResults, paper: PaperRows) -> Table:
 def differences(source: Path) -> Table:
     """SWAD minus every other method, paired over runs."""
     results = _results(source)
-    others = [method.label for method in results.methods if method.label != "SWAD"]
+    others = [method for method in results.methods if method != "SWAD"]
     return _compared(results, results, {f"SWAD − {label}": ("SWAD", label) for label in others})
 
 
@@ -153,9 +153,9 @@ def _over_domains(every: Sequence[DatasetResults]) -> tuple[dict[str, dict[tuple
     by_label: dict[str, dict[tuple[str, int], float]] = {}
     for results in every:
         for method in results.methods:
-            accuracies = results.accuracies(method.label).items()
+            accuracies = results.units[method].dropna().items()
             by_domain = {(f"{results.dataset}/{target}", trial): value for (target, trial), value in accuracies}
-            by_label.setdefault(method.label, {}).update(by_domain)
+            by_label.setdefault(method, {}).update(by_domain)
     targets = [f"{results.dataset}/{target}" for results in every for target in results.targets]
     swad = by_label["SWAD"]
     tests = pd.concat(
@@ -167,20 +167,20 @@ def _over_domains(every: Sequence[DatasetResults]) -> tuple[dict[str, dict[tuple
     )
     names = "SWAD − " + tests["baseline"]
     tests = on_dataset(tests.assign(method=names, corrected_p=adjust_p_values(list(tests["p"]))), "")
-    return by_label, targets, replace(comparisons_table(tests), corner="Difference")
+    return by_label, targets, replace(comparisons_tables(tests)[0], corner="Difference")
 
 
 def combined(source: Path) -> Table:
     """Every algorithm with SWAD minus ERM with SWAD, paired over runs: what the algorithm adds to SWAD."""
     results = _results(source)
-    labels = [method.label for method in results.methods if method.label.endswith("+ SWAD")]
+    labels = [method for method in results.methods if method.endswith("+ SWAD")]
     return _compared(results, results, {f"{label} − SWAD": (label, "SWAD") for label in labels})
 
 
 def gains(source: Path) -> Table:
     """Every algorithm alone and with SWAD, and their difference, paired over runs."""
     results = _results(source)
-    labels = dict.fromkeys(algorithm_label(method.algorithm) for method in results.methods)
+    labels = dict.fromkeys(map(algorithm_label, results.results.algorithm))
     pairs = {label: ("SWAD" if label == "ERM" else f"{label} + SWAD", f"{label} (best)") for label in labels}
     return _side_by_side(results, results, pairs, ("Alone", "+ SWAD"))
 
@@ -188,7 +188,7 @@ def gains(source: Path) -> Table:
 def search(source: Path) -> Table:
     """Every method with default hyperparameters and with those of a search, and their difference, paired over runs."""
     defaults, searched = _results(source / "defaults.json"), _results(source / "searched.json")
-    pairs = {method.label: (method.label, method.label) for method in searched.methods}
+    pairs = {method: (method, method) for method in searched.methods}
     return _side_by_side(searched, defaults, pairs, ("Defaults", "Searched"))
 
 
@@ -214,12 +214,13 @@ def _means(results: DatasetResults) -> dict[str, Cell]:
 def _compared(results: DatasetResults, baseline: DatasetResults, pairs: Mapping[str, tuple[str, str]]) -> Table:
     """Subtract methods of the baseline from methods over runs, by the name of the pair; correct for their number."""
     family = {
-        name: units_of_methods({"second": baseline.accuracies(second), "first": results.accuracies(first)})
+        name: units_of_methods({"second": baseline.units[second].dropna(), "first": results.units[first].dropna()})
         for name, (first, second) in pairs.items()
     }
     tests = compare(family, "second", "runs")
     tests = tests.assign(method=tests["quantity"], baseline=[pairs[name][1] for name in tests["quantity"]])
-    return replace(comparisons_table(on_dataset(tests, results.dataset, results.missing_targets)), corner="Difference")
+    (table,) = comparisons_tables(on_dataset(tests, results.dataset, results.missing_targets))
+    return replace(table, corner="Difference")
 
 
 def _results(source: Path) -> DatasetResults:

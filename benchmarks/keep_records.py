@@ -88,13 +88,12 @@ def keep_accuracies(runs: Path, destination: Path) -> int:
         raise SystemExit(f"a .json file keeps one dataset; {runs} holds {names}: give the runs of one")
     on_target: dict[str, dict[str, dict[str, float]]] = {}
     on_sources: dict[str, dict[str, dict[str, float]]] = {}
-    for method in results.methods:
-        for content, column in ((on_target, "value"), (on_sources, "source")):
-            for (target, trial), value in results.accuracies(method.label, column).items():
-                by_target = content.setdefault(f"{method.algorithm} trial {trial}", {})
-                by_target.setdefault(target, {})[str(None if method.weights == LIVE else method.weights)] = round(
-                    100 * value, 10
-                )
+    for row in results.results.itertuples():
+        weights = str(None if row.weights == LIVE else row.weights)
+        for content, value in ((on_target, row.value), (on_sources, row.source)):
+            if value == value:
+                by_target = content.setdefault(f"{row.algorithm} trial {row.trial}", {})
+                by_target.setdefault(row.target, {})[weights] = round(100 * value, 10)
     entries = json.loads(destination.read_text()) if destination.exists() else {}
     entries |= {"dataset": results.dataset, "target_accuracy_in": on_target, "sources_accuracy_out": on_sources}
     write_json(destination, entries)

@@ -25,7 +25,6 @@ MODULES = {
     "onnx": None,  # of torch's exporter
     "pillow": "PIL",
     "scikit-learn": None,  # its file of digits is read without an import
-    "scikit-posthocs": "scikit_posthocs",
 }
 """The module of each package that is not called like it."""
 NOT_INSTALLED = {"triton"}  # comes with torch on a GPU

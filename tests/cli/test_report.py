@@ -91,7 +91,7 @@ def test_report_compares_methods_with_a_baseline(here, two_datasets, tmp_path):
     assert "Comparisons with ERM (best): first" in text
     assert "Comparisons with ERM (best): all held-out domains" in text
     page = (tmp_path / "page.html").read_text()
-    assert 'id="comparisons-table"' in page
+    assert 'id="comparisons-0"' in page
     assert "Average rank of 5 methods on 2 datasets" in page
     lines = (tmp_path / "c.csv").read_text().splitlines()
     assert len(lines) == 1 + 3 * 4

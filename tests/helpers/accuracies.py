@@ -18,7 +18,7 @@ Gains = dict[str, np.ndarray]
 def results_of(accuracies: Gains, dataset: str = "D", targets: str = "abcd") -> DatasetResults:
     """Results of methods from arrays, targets x trials."""
     rows = [
-        (label, "erm", "best", target, trial, 0, 1, None, float(value), None)
+        (label, "erm", "best", target, trial, 0, 1, None, float(value), None, 1)
         for label, values in accuracies.items()
         for target, row in zip(targets, values, strict=True)
         for trial, value in enumerate(row)

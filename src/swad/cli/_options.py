@@ -43,6 +43,7 @@ def _check_workers(workers: int | None) -> int | None:
 
 
 Runs = Annotated[list[Path], typer.Argument(metavar="RUN", help="Run directories, or directories of runs.")]
+Folder = Annotated[Path, typer.Argument(help="Directory of runs, searched recursively.")]
 Output = Annotated[Path, typer.Option("--output", "-o", help="Directory to write to.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:1.")]
 FigureFormats = Annotated[

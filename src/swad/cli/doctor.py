@@ -31,7 +31,7 @@ EXTRAS = {
     ),
     "torchcodec": ("torchcodec",),
     "hub": ("pyarrow",),
-    "report": ("matplotlib", "jinja2", "scipy", "scikit-posthocs"),
+    "report": ("matplotlib", "jinja2", "scipy"),
     "flatness": ("curvlinops-for-pytorch",),
     "sweep": ("ray",),
     "export": ("onnx", "onnxscript", "onnxruntime"),

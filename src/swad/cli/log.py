@@ -18,13 +18,12 @@ swad log sweep --to mlflow,tensorboard
 
 
 def log(
-    folder: Annotated[Path, typer.Argument(help="Directory of runs, searched recursively.")] = Path("runs"),
+    folder: parse.Folder = Path("runs"),
     to: Annotated[
         list[str] | None, typer.Option(metavar=parse.NAMES, help="Trackers: wandb, mlflow or tensorboard.")
     ] = None,
 ) -> None:
     """Send the records of all runs to Weights & Biases, MLflow or TensorBoard; values sent before are skipped."""
-    from swad.cli._options import read_runs
     from swad.testbed.results.trackers.base import NAMES, name_problems
     from swad.testbed.results.trackers.tracking import replay
     from swad.util.progress import progress_report
@@ -34,7 +33,7 @@ def log(
         raise ValueError("; ".join(problems))
     if not trackers:
         raise ValueError(f"--to must name one or several of {', '.join(NAMES)}: e.g. --to tensorboard")
-    runs = read_runs(folder)
+    runs = parse.read_runs(folder)
     with progress_report() as progress:
         problems = replay(runs, trackers, progress)
     for problem in problems:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from swad.cli._options import Select, SelectBy
+from swad.cli._options import Folder, Select, SelectBy
 from swad.util.names import counted
 
 EXAMPLES = """
@@ -17,7 +17,7 @@ swad prune sweep --select lodo --yes
 
 
 def prune(
-    folder: Annotated[Path, typer.Argument(help="Directory of runs, searched recursively.")] = Path("runs"),
+    folder: Folder = Path("runs"),
     select: Select = "iid",
     select_by: SelectBy = None,
     yes: Annotated[bool, typer.Option("--yes", help="Remove the files that are listed.")] = False,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from swad.cli import _options as parse
-from swad.cli._options import FigureFormats, Metric, Select, SelectBy, TargetSplit
+from swad.cli._options import FigureFormats, Folder, Metric, Select, SelectBy, TargetSplit
 from swad.util.names import counted, file_stem, require_choice
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ swad report runs --baseline "SWA" --comparisons comparisons.csv
 
 
 def report(
-    folder: Annotated[Path, typer.Argument(help="Directory of runs, searched recursively.")] = Path("runs"),
+    folder: Folder = Path("runs"),
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="File of the page. Default: FOLDER/report.html.")
     ] = None,

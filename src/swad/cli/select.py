@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from swad.cli._options import Select, SelectBy, TargetSplit
+from swad.cli._options import Folder, Select, SelectBy, TargetSplit
 
 EXAMPLES = """
 swad select runs
@@ -17,7 +17,7 @@ swad select sweep --select lodo -o selection.json
 
 
 def select(
-    folder: Annotated[Path, typer.Argument(help="Directory of runs, searched recursively.")] = Path("runs"),
+    folder: Folder = Path("runs"),
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", help="File of the selection (JSON). Default: FOLDER/selection.json."),

@@ -13,7 +13,6 @@ from swad.testbed.results.compare import is_clear
 from swad.testbed.results.comparison_tables import (
     FIELDS,
     comparisons_csv,
-    comparisons_table,
     comparisons_tables,
 )
 from swad.testbed.results.comparisons import ALL_DOMAINS, compare_methods, compare_over_datasets
@@ -33,7 +32,7 @@ def results(runs: list[RunData], tmp_path_factory: pytest.TempPathFactory) -> li
 
 def test_the_table_shows_every_number_of_a_comparison(results: list[DatasetResults]) -> None:
     comparisons = compare_methods(results[0])
-    table = comparisons_table(comparisons)
+    (table,) = comparisons_tables(comparisons)
     assert table.title == "Comparisons with ERM (best)"
     assert table.columns == ("Points", "95 % interval", "p", "Corrected p", "n")
     shown = {row.name: [cell.printed for cell in row.cells] for row in table.rows}
@@ -52,7 +51,7 @@ def test_the_table_shows_every_number_of_a_comparison(results: list[DatasetResul
 
 
 def test_one_trial_shows_differences_and_claims_nothing(results: list[DatasetResults]) -> None:
-    table = comparisons_table(compare_methods(results[1]))
+    (table,) = comparisons_tables(compare_methods(results[1]))
     for row in table.rows:
         assert [cell.printed for cell in row.cells[1:]] == ["–", "–", "–", "2 runs"]
         assert row.cells[0].mark == ""
@@ -61,13 +60,12 @@ def test_one_trial_shows_differences_and_claims_nothing(results: list[DatasetRes
 
 
 def test_few_units_are_marked_with_t(results: list[DatasetResults]) -> None:
-    table = comparisons_table(compare_methods(results[0], unit="trials"))
+    (table,) = comparisons_tables(compare_methods(results[0], unit="trials"))
     assert {row.cells[-1].printed for row in table.rows} == {"2 trials, t"}
 
 
-def test_several_datasets_have_a_column_or_a_table_each(results: list[DatasetResults]) -> None:
+def test_several_datasets_have_a_table_each(results: list[DatasetResults]) -> None:
     comparisons = compare_over_datasets(results)
-    assert comparisons_table(comparisons).columns[0] == "Dataset"
     tables = comparisons_tables(comparisons)
     assert [table.title.removeprefix("Comparisons with ERM (best): ") for table in tables] == [
         "PACS",
@@ -98,10 +96,12 @@ def test_the_csv_has_full_precision_and_a_verdict(results: list[DatasetResults])
 def test_identical_differences_are_explained() -> None:
     base = np.full((1, 3), 0.5)
     comparisons = compare_methods(results_of({"ERM (best)": base, "SWAD": base + 0.1}, targets="a"))
-    assert any(note.startswith("No test where all paired differences") for note in comparisons_table(comparisons).notes)
+    assert any(
+        note.startswith("No test where all paired differences") for note in comparisons_tables(comparisons)[0].notes
+    )
 
 
 def test_the_report_of_nothing_is_empty(results: list[DatasetResults]) -> None:
     nothing = compare_methods(results[0])[:0]
-    assert comparisons_table(nothing).rows == ()
+    assert comparisons_tables(nothing) == []
     assert comparisons_csv(nothing).count("\n") == 1

@@ -123,7 +123,7 @@ def test_over_datasets_every_held_out_domain_is_one_unit() -> None:
     assert (swad.unit, swad.n, swad.n_comparisons) == ("domains", 12, 2)
     twin = []
     for results in many[:3]:
-        mine, erm = (results.accuracies(label) for label in ("SWAD", "ERM (best)"))
+        mine, erm = (results.units[label] for label in ("SWAD", "ERM (best)"))
         twin += [np.mean([mine[target, trial] - erm[target, trial] for trial in range(3)]) for target in "abcd"]
     assert swad.p == paired_test(twin, 2).p
     assert (swad.low, swad.high) == pytest.approx((paired_test(twin).low, paired_test(twin).high))

@@ -62,9 +62,14 @@ def test_without_friedman_nothing_differs() -> None:
 
 
 def test_nemenyi_counts_only_after_friedman() -> None:
-    pairs = {("a", "b"): 0.01, ("b", "a"): 0.01}
-    assert MethodRanks({"a": 1, "b": 3}, "runs", 9, 0.04, pairs, 1.0).differ("a", "b")
-    assert not MethodRanks({"a": 1, "b": 3}, "runs", 9, 0.06, pairs, 1.0).differ("a", "b")
+    assert MethodRanks({"a": 1, "b": 3}, "runs", 9, 0.04, 1.0).differ("a", "b")
+    assert not MethodRanks({"a": 1, "b": 3}, "runs", 9, 0.06, 1.0).differ("a", "b")
+
+
+def test_groups_without_a_difference_are_the_longest() -> None:
+    ranks = {"a": 1.0, "b": 1.8, "c": 2.5, "d": 4.7, "e": 6.0}
+    assert MethodRanks(ranks, "runs", 9, 0.04, 1.0).alike() == [("a", "b"), ("b", "c")]
+    assert MethodRanks(ranks, "runs", 9, 0.06, 1.0).alike() == [("a", "e")]
 
 
 def test_what_cannot_be_ranked_is_refused() -> None:
@@ -106,14 +111,14 @@ def test_the_diagram_joins_methods_without_a_significant_difference() -> None:
         assert list(bar.get_xdata()) in [sorted((found.ranks[a], found.ranks[b])) for a, b in joined]
 
 
-def test_the_diagram_does_not_depend_on_the_order_of_a_set() -> None:
+def test_one_bar_joins_all_methods_that_are_alike() -> None:
     from swad.testbed.results.figures.critical_difference import critical_difference_figure
 
     rng = np.random.default_rng(2)
     alike = rank_scores({f"method {n}": rng.normal(size=20) for n in range(9)}, "runs")
     (axes,) = critical_difference_figure(alike).axes
     (bar,) = (line for line in axes.lines if len(set(line.get_ydata())) == 1)
-    assert list(bar.get_xdata()) == sorted(alike.ranks.values())
+    assert list(bar.get_xdata()) == [min(alike.ranks.values()), max(alike.ranks.values())]
 
 
 def test_long_labels_stay_inside_of_the_diagram():

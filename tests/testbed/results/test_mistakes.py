@@ -71,12 +71,10 @@ def test_the_images_are_those_of_the_reported_accuracy(target, tmp_path):
     shown = shown_predictions(results)
     right = (shown.images["label"] == shown.images["prediction"]).groupby(shown.images["domain"], observed=True).mean()
     if target:
-        assert right.to_dict() == pytest.approx(
-            {target: value for (target, _), value in results.accuracies("SWAD").items()}
-        )
+        assert right.to_dict() == pytest.approx({target: value for (target, _), value in results.units["SWAD"].items()})
     else:
         assert set(shown.images["split"]) == {"out"}
-        assert right.mean() == pytest.approx(results.accuracies("SWAD")["none", 0])
+        assert right.mean() == pytest.approx(results.units["SWAD"]["none", 0])
 
 
 def test_the_whole_target_is_its_splits(tmp_path):

@@ -246,12 +246,11 @@ def test_the_selected_runs_are_shown_with_differing_hyperparameters(tmp_path: Pa
     assert all(
         re.search(r"ERM \(best, step [\d,]+\)", text) for text in best
     )  # before the last step, where it is evaluated
-    for method in results.methods:
-        for result in results.of(method.label):
-            run = results.runs[result.run]
-            row = shown[f"photo, trial {result.trial}", method.label]
-            assert row.cells[1].printed == str(run.path.relative_to(tmp_path))
-            assert row.cells[3].printed == str(run.hyperparameters["lr"])
+    for result in results.results.itertuples():
+        run = results.runs[result.run]
+        row = shown[f"photo, trial {result.trial}", result.method]
+        assert row.cells[1].printed == str(run.path.relative_to(tmp_path))
+        assert row.cells[3].printed == str(run.hyperparameters["lr"])
 
 
 def test_ranges_are_distinct(tmp_path: Path) -> None:

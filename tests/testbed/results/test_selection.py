@@ -294,7 +294,7 @@ def choices(runs: list[RunData]) -> list[object]:
     return found
 
 
-@settings(max_examples=50)
+@settings(max_examples=20)
 @given(searches(), st.data())
 def test_no_value_of_the_target_moves_a_choice(runs: list[RunData], data: st.DataObject) -> None:
     assert choices(with_other_targets(runs, data)) == choices(runs)

@@ -41,39 +41,21 @@ COLUMNS = ("95 % interval", "p", "Corrected p", "n")
 """Headings of `comparison_cells` after the difference."""
 
 
-def comparisons_table(tests: pd.DataFrame, further_notes: Sequence[str] = ()) -> Table:
-    """Build the table of comparisons with one baseline: difference, interval, p-values and number of units.
+def comparisons_tables(tests: pd.DataFrame, further_notes: Sequence[str] = ()) -> list[Table]:
+    """Build a table for each dataset: difference, interval, p-values and number of units. The last one has the notes.
 
     Args:
         tests: The comparisons, with the columns `swad.testbed.results.comparisons.TESTS`.
         further_notes: Notes to put below the others.
     """
-    several_datasets = tests["dataset"].nunique() > 1
-    rows = [
-        Row(test.method, (*[Cell(text=test.dataset)] * several_datasets, *comparison_cells(test)))
-        for test in tests.itertuples()
-    ]
-    columns = ("Points", *COLUMNS)
-    baselines = " and ".join(tests["baseline"].unique())
-    return Table(
-        f"Comparisons with {baselines}",
-        ("Dataset", *columns) if several_datasets else columns,
-        tuple(rows),
-        (*_notes(tests), *further_notes),
-    )
-
-
-def comparisons_tables(tests: pd.DataFrame, further_notes: Sequence[str] = ()) -> list[Table]:
-    """Build one table for each dataset, as a terminal has little width; the last one has the notes of all."""
-    datasets = list(tests["dataset"].unique())
-    if len(datasets) == 1:
-        return [comparisons_table(tests, further_notes)]
-    tables: list[Table] = []
-    for dataset in datasets:
-        table = comparisons_table(tests[tests["dataset"] == dataset])
-        notes = (*_notes(tests), *further_notes) if dataset == datasets[-1] else ()
-        tables.append(replace(table, title=f"{table.title}: {dataset}", notes=notes))
-    return tables
+    tables = []
+    for dataset, of_dataset in tests.groupby("dataset", sort=False):
+        title = f"Comparisons with {' and '.join(of_dataset['baseline'].unique())}"
+        rows = tuple(Row(test.method, comparison_cells(test)) for test in of_dataset.itertuples())
+        tables.append(Table(f"{title}: {dataset}", ("Points", *COLUMNS), rows))
+    if len(tables) == 1:
+        tables[0] = replace(tables[0], title=title)
+    return [*tables[:-1], *(replace(last, notes=(*_notes(tests), *further_notes)) for last in tables[-1:])]
 
 
 def _interval_cell(test: Any, scale: float = 100, decimals: int = 2) -> Cell:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from swad.testbed.results import compare as statistics
 from swad.testbed.results.compare import compare, compare_domains, is_clear, p_text
 from swad.testbed.results.labels import is_erm
-from swad.testbed.results.selection import DatasetResults
+from swad.testbed.results.selection import DatasetResults, once
 from swad.util.names import did_you_mean, plain
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ ALL_DOMAINS = "all held-out domains"
 """Name of the dataset of comparisons over the targets of several datasets."""
 
 
+@once
 def compare_methods(results: DatasetResults, baseline: str | None = BASELINE, *, unit: str = "auto") -> pd.DataFrame:
     """Compare every method on a dataset with a baseline, or all pairs of methods, over the targets of the runs.
 
@@ -64,7 +65,7 @@ def compare_over_datasets(
     import pandas as pd
 
     baseline = find_method(results, baseline)
-    several = [each for each in results if each.has(baseline)]
+    several = [each for each in results if baseline in each.methods]
     tests = [compare_methods(each, baseline, unit=unit) for each in several]
     if len(several) > 1 and all(each.has_target for each in several):
         missing = [f"{each.dataset}/{target}" for each in several for target in each.missing_targets]
@@ -79,8 +80,8 @@ def not_compared(results: Sequence[DatasetResults], tests: pd.DataFrame, baselin
     compared = set(zip(tests["dataset"], tests["method"], strict=True))
     sentences = []
     for each in results:
-        left_out = [m.label for m in each.methods if m.label != baseline and (each.dataset, m.label) not in compared]
-        if left_out and not each.has(baseline):
+        left_out = [name for name in each.methods if name != baseline and (each.dataset, name) not in compared]
+        if left_out and baseline not in each.methods:
             sentences.append(f"Not compared on {each.dataset}: {baseline} has no results there.")
         elif left_out:
             reason = f"no trial has results of it and of {baseline} on every target"
@@ -90,16 +91,15 @@ def not_compared(results: Sequence[DatasetResults], tests: pd.DataFrame, baselin
 
 def default_baseline(results: Sequence[DatasetResults]) -> str | None:
     """Return ERM (best) if any dataset has it, else the first method of ERM, or else of all; None without methods."""
-    methods = [method for each in results for method in each.methods]
-    if any(method.label == BASELINE for method in methods):
+    methods = {row.method: is_erm(row.algorithm) for each in results for row in each.results.itertuples()}
+    if BASELINE in methods:
         return BASELINE
-    methods.sort(key=lambda method: not is_erm(method.algorithm))
-    return methods[0].label if methods else None
+    return max(methods, key=lambda name: methods[name], default=None)
 
 
 def find_method(results: Sequence[DatasetResults], name: str) -> str:
     """Return the label of a method in the spelling of the tables; raise an error that names the methods there are."""
-    labels = list(dict.fromkeys(method.label for each in results for method in each.methods))
+    labels = list(dict.fromkeys(name for each in results for name in each.methods))
     matching = [label for label in labels if plain(label) == plain(name)]
     if not matching:
         raise ValueError(
@@ -119,7 +119,7 @@ def compare_in_words(results: DatasetResults, baseline: str = BASELINE, *, unit:
     """
     method = "SWAD"
     n_targets = len(results.targets)
-    if not results.has(method) or not results.has(baseline) or (results.missing_targets and n_targets > 1):
+    if not {method, baseline} <= {*results.methods} or (results.missing_targets and n_targets > 1):
         return ""
     tests = {test.method: test for test in compare_methods(results, baseline, unit=unit).itertuples()}
     if method not in tests:

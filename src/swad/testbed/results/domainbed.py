@@ -113,20 +113,6 @@ def mean(values: list[float]) -> float:
     return float(np.mean(values))
 
 
-def format_mean(accuracies: list[float]) -> str:
-    """Return accuracies of several trials as DomainBed prints them: mean and standard error in percent.
-
-    >>> format_mean([0.98, 0.984]), format_mean([0.75]), format_mean([])
-    ('98.2 +/- 0.1', '75.0 +/- 0.0', 'X')
-    """
-    import numpy as np
-
-    if not accuracies:
-        return "X"
-    error = 100 * np.std(np.array(accuracies) / np.sqrt(len(accuracies)))
-    return f"{100 * np.mean(accuracies):.1f} +/- {error:.1f}"
-
-
 def _objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     try:
         for number, line in read_lines(path):

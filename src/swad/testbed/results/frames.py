@@ -11,6 +11,7 @@ The columns of texts are categories, so that millions of records stay small and 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from functools import cached_property
 from operator import attrgetter
@@ -48,7 +49,7 @@ _STEP, _VALUE = attrgetter("step"), attrgetter("value")
 
 def read_records_file(directory: Path) -> bytes:
     """Read the file of a run's records; safe while a run writes."""
-    path = directory / RECORDS
+    path = os.path.join(directory, RECORDS)
     try:
         return read_bytes(path)
     except OSError as error:

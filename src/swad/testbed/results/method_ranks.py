@@ -36,13 +36,18 @@ class MethodRanks:
     """What the methods are ranked on: "datasets" or "runs"."""
     n_blocks: int
     friedman_p: float
-    nemenyi_p: Mapping[tuple[str, str], float]
-    """p-value of every ordered pair of methods."""
     critical_difference: float
 
     def differ(self, first: str, second: str) -> bool:
         """Return whether two methods differ significantly, by both Friedman's test and Nemenyi's."""
-        return first != second and self.friedman_p <= ALPHA and self.nemenyi_p[first, second] <= ALPHA
+        return self.friedman_p <= ALPHA and abs(self.ranks[first] - self.ranks[second]) > self.critical_difference
+
+    def alike(self) -> list[tuple[str, str]]:
+        """Return the first and the last method of every longest group without a significant difference."""
+        names = list(self.ranks)
+        last = [max(n for n in range(i, len(names)) if not self.differ(name, names[n])) for i, name in enumerate(names)]
+        starts = [i for i, end in enumerate(last) if end > i and (i == 0 or last[i - 1] < end)]
+        return [(names[i], names[last[i]]) for i in starts]
 
     @property
     def summary(self) -> str:
@@ -70,25 +75,22 @@ def rank_scores(scores: Mapping[str, Sequence[float]], blocks: str) -> MethodRan
     if not np.isfinite(table).all():
         raise ValueError("ranks need finite scores")
     try:
-        import scikit_posthocs
         from scipy.stats import friedmanchisquare, rankdata, studentized_range
     except ImportError:
-        raise ImportError("ranks of methods need scikit-posthocs: pip install 'swad[report]'") from None
+        raise ImportError("ranks of methods need scipy: pip install 'swad[report]'") from None
     labels, (n, k) = list(scores), table.shape
     average = rankdata(-table, axis=1).mean(0)
     order = sorted(range(k), key=lambda index: average[index])
     with np.errstate(invalid="ignore", divide="ignore"):
         friedman_p = float(friedmanchisquare(*table.T).pvalue)
-        nemenyi = scikit_posthocs.posthoc_nemenyi_friedman(table).to_numpy()
     if math.isnan(friedman_p):  # all scores are equal
-        friedman_p, nemenyi = 1.0, np.ones((k, k))
+        friedman_p = 1.0
     quantile = studentized_range.ppf(LEVEL, k, np.inf) / math.sqrt(2)
     return MethodRanks(
         {labels[index]: float(average[index]) for index in order},
         blocks,
         n,
         friedman_p,
-        {(labels[i], labels[j]): float(nemenyi[i, j]) for i in range(k) for j in range(k)},
         float(quantile * math.sqrt(k * (k + 1) / (6 * n))),
     )
 
@@ -98,7 +100,7 @@ def rank_results(results: Sequence[DatasetResults]) -> MethodRanks | None:
 
     None unless there are three methods, and two datasets or two complete trials, all with targets or all without.
     """
-    labels = [m.label for m in results[0].methods if all(each.has(m.label) for each in results)] if results else []
+    labels = [name for name in results[0].methods if all(name in each.methods for each in results)] if results else []
     if len(labels) < 3 or not same_kind(results):
         return None
     by_dataset = [complete_trials(each.units[labels]) for each in results]

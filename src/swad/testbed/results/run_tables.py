@@ -19,7 +19,7 @@ from swad.testbed.results.labels import (
 from swad.testbed.results.metrics import get_metric
 from swad.testbed.results.run_data import RunData
 from swad.testbed.results.runs import RunList
-from swad.testbed.results.selection import ORACLES, DatasetResults, collect_results, once, weights_steps
+from swad.testbed.results.selection import ORACLES, DatasetResults, collect_results, once
 from swad.testbed.results.tables import PAPER, Cell, Row, Table, mean_cell
 from swad.testbed.results.training_curves import final_values, valleys
 from swad.util.grouping import group_by
@@ -162,13 +162,13 @@ def _missing_notes(results: DatasetResults, allow_missing_targets: bool) -> list
     lacking: dict[tuple[str, ...], list[str]] = {}
     lacks = group_by(results.missing.dropna().itertuples(), lambda row: row.method)
     for method in results.methods:
-        for row in lacks.get(method.label, ()):
-            incomplete.setdefault((row.target, row.trial, row.reason), []).append(method.label)
-        present = list(results.accuracies(method.label))
+        for row in lacks.get(method, ()):
+            incomplete.setdefault((row.target, row.trial, row.reason), []).append(method)
+        present = list(results.units[method].dropna().index)
         if missing := _missing_targets(present, results):
-            lacking.setdefault(missing, []).append(method.label)
+            lacking.setdefault(missing, []).append(method)
         if (not missing or allow_missing_targets) and (reason := _uneven_trials(present)):
-            uneven.setdefault(reason, []).append(method.label)
+            uneven.setdefault(reason, []).append(method)
 
     def of_methods(labels: Sequence[str]) -> str:
         return "" if len(labels) == len(results.methods) else f" of {', '.join(labels)}"
@@ -223,7 +223,7 @@ def _our_rows(results: DatasetResults, allow_missing_targets: bool) -> tuple[lis
     columns = [results.units.loc[[target]] for target in targets]
     columns += [results.units] if results.has_target else []
     columns += [results.source_units]
-    cells: dict[str, list[Cell]] = {method.label: [] for method in results.methods}
+    cells: dict[str, list[Cell]] = {method: [] for method in results.methods}
     error = ""
     for number, units in enumerate(columns):
         is_mean = number >= len(targets)
@@ -296,8 +296,9 @@ def _published_rows(dataset: str, targets: Sequence[str]) -> list[Row]:
 def selected_runs_table(results: DatasetResults) -> Table:
     """Build the table of selected runs: directory, step and differing hyperparameters behind every result."""
     groups: dict[tuple[str, int, int, int], list[str]] = {}
-    for row, step in zip(results.results.itertuples(), weights_steps(results.runs, results.results), strict=True):
-        label = row.method if step == row.step else row.method.replace("(best)", f"(best, step {step:,})")
+    for row in results.results.itertuples():
+        step = f"(best, step {row.weights_step:,})"
+        label = row.method if row.weights_step == row.step else row.method.replace("(best)", step)
         groups.setdefault((row.target, row.trial, row.run, row.step), []).append(label)
     names = dict(zip((run.path for run in results.members), directory_names(results.members), strict=True))
     columns = differing_hyperparameters(results.members)

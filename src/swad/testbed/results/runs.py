@@ -41,11 +41,13 @@ def load_run(directory: str | os.PathLike[str]) -> RunData:
 def _load(directory: Path) -> RunData:
     from swad.testbed.results.frames import decode_records, read_records_file
 
-    known = {CONFIG: _read(directory / CONFIG)}
-    config, roles = _parse_config(directory / CONFIG, known[CONFIG])
-    finished = (directory / DONE).exists()
-    done = _parse(directory / DONE, _read(directory / DONE)) if finished else {}
-    if (directory / RECORDS).exists():  # a run that has just started has a config and no records yet
+    # Strings, as building 5,000 paths for each of these files takes longer than reading them.
+    settings_path, done_path, records_path = (os.path.join(directory, name) for name in (CONFIG, DONE, RECORDS))
+    known = {CONFIG: _read(settings_path)}
+    config, roles = _parse_config(settings_path, known[CONFIG])
+    finished = os.path.exists(done_path)
+    done = _parse(done_path, _read(done_path)) if finished else {}
+    if os.path.exists(records_path):  # a run that has just started has a config and no records yet
         known[RECORDS] = read_records_file(directory)
     require_unchanged(directory, done, known)
     records = decode_records(directory, known[RECORDS]) if RECORDS in known else ()
@@ -68,13 +70,13 @@ def require_unchanged(directory: Path, done: Mapping[str, Any], known: Mapping[s
     if DONE in checksums and checksums[DONE] != result_checksum(done):
         raise RecordError(f"{directory / DONE} is damaged: restore the file, or remove the run and train it again")
     for name in (CONFIG, RECORDS):
-        path = directory / name
+        path = os.path.join(directory, name)
         try:
             if known is not None and name in known:
                 found = hashlib.sha256(known[name]).hexdigest()
             else:
-                require_regular(path, MAX_BYTES)
-                found = sha256(path)
+                require_regular(Path(path), MAX_BYTES)
+                found = sha256(Path(path))
         except OSError as error:
             raise RecordError(f"cannot read {path} ({error.strerror}): restore it or remove the run") from None
         if found != checksums.get(name):
@@ -90,14 +92,14 @@ def result_checksum(content: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(values, sort_keys=True, default=str).encode()).hexdigest()
 
 
-def _read(path: Path) -> bytes:
+def _read(path: str) -> bytes:
     try:
         return read_bytes(path)
     except OSError as error:
         raise RecordError(f"cannot read {path} ({error.strerror}): restore it or give a run directory") from None
 
 
-def _parse(path: Path, data: bytes) -> dict[str, Any]:
+def _parse(path: str, data: bytes) -> dict[str, Any]:
     """Return the content of a file that must hold a JSON object."""
     import msgspec
 
@@ -112,7 +114,7 @@ def _parse(path: Path, data: bytes) -> dict[str, Any]:
     return content
 
 
-def _parse_config(path: Path, data: bytes) -> tuple[dict[str, Any], dict[str, str]]:
+def _parse_config(path: str, data: bytes) -> tuple[dict[str, Any], dict[str, str]]:
     """Return settings and roles by name. The file groups the settings by section."""
     content = _parse(path, data)
     try:
@@ -166,6 +168,11 @@ class SkippedRun:
     reason: str
     run: RunData | None = field(default=None, repr=False)
     """The run without its records, if its settings can be read."""
+
+    @classmethod
+    def below(cls, root: Path, path: Path, reason: str, run: RunData | None = None) -> SkippedRun:
+        """Return a run directory that was found in a search."""
+        return cls(path, str(path.relative_to(root)) if path != root else path.name, reason, run)
 
 
 class RunList(list[RunData]):
@@ -234,13 +241,12 @@ def find_runs(root: str | os.PathLike[str], *, warn: bool = True, progress: Prog
     columns = RecordColumns()
     runs, waiting = [], []
     for number, directory in enumerate(directories, start=1):
-        name = str(directory.relative_to(root)) if directory != root else directory.name
         if progress is not None and len(directories) >= MANY and (number % 50 == 0 or number == len(directories)):
             progress("reading runs", number, len(directories))
         try:
             found = domainbed.read_runs(directory) if directory in imported else [_load(directory)]
         except RecordError as error:
-            skipped.append(SkippedRun(directory, name, str(error).replace(f"{root}{os.sep}", "")))
+            skipped.append(SkippedRun.below(root, directory, str(error).replace(f"{root}{os.sep}", "")))
             continue
         for run in found:
             if run.records:
@@ -248,11 +254,11 @@ def find_runs(root: str | os.PathLike[str], *, warn: bool = True, progress: Prog
             elif run.finished:
                 state = "is empty" if (directory / RECORDS).exists() else "is missing"
                 reason = f"the run is finished, but its {RECORDS} {state}: restore the file or repeat the run"
-                skipped.append(SkippedRun(directory, name, reason, run))
+                skipped.append(SkippedRun.below(root, directory, reason, run))
             else:
                 failure = read_failure(directory)
                 reason = f"the run failed ({failure.error})" if failure else "no value has been recorded yet"
-                waiting.append(SkippedRun(directory, name, reason, run))
+                waiting.append(SkippedRun.below(root, directory, reason, run))
     records = columns.frame if runs else None
     if not runs and waiting:
         # The runs have just started, and a report can show that.
@@ -272,9 +278,8 @@ def _run_directories(root: Path) -> tuple[list[Path], set[Path], list[SkippedRun
     unreadable: list[SkippedRun] = []
 
     def note(error: OSError) -> None:
-        path = Path(error.filename)
-        name = str(path.relative_to(root)) if path != root else path.name
-        unreadable.append(SkippedRun(path, name, f"the directory cannot be read ({error.strerror})"))
+        reason = f"the directory cannot be read ({error.strerror})"
+        unreadable.append(SkippedRun.below(root, Path(error.filename), reason))
 
     directories, imported = [], set()
     for directory, subdirectories, file_names in os.walk(root, onerror=note):
@@ -290,7 +295,7 @@ def _run_directories(root: Path) -> tuple[list[Path], set[Path], list[SkippedRun
 
 def _is_ours(directory: str) -> bool:
     try:
-        path = Path(directory) / CONFIG
+        path = os.path.join(directory, CONFIG)
         _parse_config(path, _read(path))
     except RecordError:
         return False

@@ -16,16 +16,17 @@ Runs imported from DomainBed are selected by its rules among equals (see `swad.t
     collect_results(runs)                     # those of all methods, dataset by dataset, and what is missing
 
 The columns of results are `RESULTS`: `run` is the place in the list of runs, `score` what decided, `value` the
-accuracy on the target, and `source` the mean accuracy on the sources, both at `step`.
+accuracy (or another metric) on the target, and `source` the mean on the sources, both at `step`. `weights_step` is the
+step of the weights themselves: `best` is evaluated at the end, but is of an earlier step.
 """
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, wraps
+from itertools import permutations
 from typing import TYPE_CHECKING, Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
 from swad.testbed.results import domainbed
@@ -34,12 +35,12 @@ from swad.testbed.results.metrics import CLASS_ACCURACY, OF_CLASS, get_metric
 from swad.testbed.results.records import LIVE
 from swad.testbed.results.run_data import RunData
 from swad.testbed.results.runs import RunList, SkippedRun
-from swad.testbed.results.training_curves import ByStep, mean_by_step
 from swad.util.grouping import group_by
 from swad.util.names import NO_TARGET, choice_problem
+from swad.util.statistics import mean
 
 if TYPE_CHECKING:
-    import pandas
+    import pandas as pd
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -48,12 +49,15 @@ SELECTIONS = ("iid", "last", "lodo", "oracle", "oracle_best_step")
 ORACLES = ("oracle", "oracle_best_step")
 """Selections that look at the target."""
 
-RESULTS = ("method", "algorithm", "weights", "target", "trial", "run", "step", "score", "value", "source")
+RESULTS = (
+    *("method", "algorithm", "weights", "target", "trial", "run", "step", "score", "value", "source", "weights_step"),
+)
 MISSING = ("method", "algorithm", "weights", "target", "trial", "reason")
 """Columns of what has no result although there are runs of it; without a trial, it is the whole target."""
 
-Scores = Mapping[tuple[int, str], ByStep]
-"""Scores or accuracies by run, weights and step."""
+EVALUATION = ["run", "weights", "at"]
+"""What is evaluated: live weights at a step, an average at the end."""
+AT_END = -1
 
 
 class SelectionError(ValueError):
@@ -63,10 +67,36 @@ class SelectionError(ValueError):
         super().__init__(" ".join(message.split()))  # the name of a domain may hold a line break
 
 
+class Unit(NamedTuple):
+    """What has one result."""
+
+    dataset: str
+    method: str
+    algorithm: str
+    weights: str
+    target: str
+    trial: int
+
+
+Units = Mapping[Unit, Sequence[int]]
+"""The runs of each unit that hold out its target alone, in the order of the tables."""
+
+
+class Options(NamedTuple):
+    """How results are selected, and what is reported of them."""
+
+    selection: str
+    split: str
+    """The split of the held-out domain."""
+    metric: str
+    select_by: str
+    """The metric by which runs are selected."""
+
+
 class Choice(NamedTuple):
     """The run that was chosen, and the step of its live weights; None stands for the last step.
 
-    `score` is the accuracy that decided; None if there was one run and nothing to compare.
+    `score` is what decided; None if there was one run and nothing to compare.
     """
 
     run: int
@@ -74,202 +104,240 @@ class Choice(NamedTuple):
     score: float | None = None
 
 
-# ------------------------------------------------------------ accuracies
+# ------------------------------------------------------------ values of a metric
 
 
-class Accuracies:
-    """The accuracies of runs, or another metric, where those on held-out domains are apart from those on sources."""
+def records_of(runs: RunList, metric: str) -> pd.DataFrame:
+    """Return the records that a metric is read from, where `on_target` tells whether the run holds the domain out."""
+    import numpy as np
 
-    def __init__(self, runs: RunList, metric: str = "accuracy") -> None:
-        import numpy as np
-
-        self.runs, self.metric = runs, get_metric(metric)
-        records = runs.records
-        rows = records[((records.metric == self.metric.recorded) & records.domain.notna()).to_numpy()]
+    if ("records", metric) not in runs.derived:
+        rows = runs.records
+        rows = rows[((rows.metric == get_metric(metric).recorded) & rows.domain.notna()).to_numpy()]
         if rows.empty and metric != "accuracy":
             option = CLASS_ACCURACY if metric.startswith(OF_CLASS) else metric
             raise SelectionError(
                 f"no run has recorded {metric}: train with --metrics {option}, or choose another metric"
             )
         codes = {name: code for code, name in enumerate(rows.domain.cat.categories)}
-        on_target = np.zeros(len(rows), bool)
-        for place in range(max((len(run.targets) for run in runs), default=0)):
-            of_run = [codes.get(run.targets[place], -2) if place < len(run.targets) else -2 for run in runs]
-            on_target |= rows.domain.cat.codes.to_numpy() == np.array(of_run)[rows.run.to_numpy()]
-        self.on_target, self.on_sources = rows[on_target], rows[~on_target]
-        self._means: dict[Hashable, Scores] = {}
-
-    @classmethod
-    def of(cls, runs: RunList, metric: str = "accuracy") -> Accuracies:
-        """Return the accuracies of runs, which are collected once."""
-        if ("accuracies", metric) not in runs.derived:
-            runs.derived["accuracies", metric] = cls(runs, metric)
-        accuracies: Accuracies = runs.derived["accuracies", metric]
-        return accuracies
-
-    @cached_property
-    def evaluated(self) -> dict[tuple[int, str], bool]:
-        """The weights of every run that were evaluated, and whether they were on a target, or without any on sources.
-
-        In the order of the records, which is that of tables.
-        """
-        evaluated: dict[tuple[int, str], bool] = {}
-        from swad.testbed.results.frames import distinct
-
-        for rows, reported in ((self.on_target, True), (self.on_sources, False)):
-            for run, weights in distinct(rows, "weights"):
-                evaluated[run, weights] = reported or evaluated.get((run, weights), not self.runs[run].targets)
-        return evaluated
-
-    def source_scores(self, weights: Iterable[str], runs: Iterable[int] | None = None) -> Scores:
-        """Return the mean accuracy on the sources' validation splits; the target's rows are not among those read."""
-        # DomainBed's rounding decides between its runs.
-        of_domains = self.metric.over_domains
-        return self.on_split("out", weights, runs, lambda run: domainbed.mean if run in self.imported else of_domains)
-
-    @cached_property
-    def imported(self) -> set[int]:
-        """The runs of DomainBed."""
-        return {n for n, run in enumerate(self.runs) if domainbed.seed_of(run.config) is not None}
-
-    def on_split(
-        self,
-        split: str,
-        weights: Iterable[str],
-        runs: Iterable[int] | None = None,
-        mean_of: Callable[[int], Callable[[list[float]], float]] | None = None,
-    ) -> Scores:
-        """Return the mean accuracy on a split of the sources, which is computed once where all means are alike."""
-        key = split, frozenset(weights), None if runs is None else frozenset(runs)
-        if mean_of is not None and self.imported:
-            return mean_by_step(self._rows(*key), mean_of)
-        if key not in self._means:
-            self._means[key] = mean_by_step(self._rows(*key), lambda run: self.metric.over_domains)
-        return self._means[key]
-
-    def _rows(self, split: str, weights: Collection[str], runs: Collection[int] | None) -> pandas.DataFrame:
-        rows = self.on_sources
-        rows = rows[((rows.split == split) & rows.weights.isin(list(weights))).to_numpy()]
-        return rows if runs is None else rows[rows.run.isin(list(runs)).to_numpy()]
-
-    def target_scores(self, weights: Iterable[str], split: str = "out") -> Scores:
-        """Return the accuracy on a split of the target."""
-        rows = self.on_target
-        return mean_by_step(rows[((rows.split == split) & rows.weights.isin(list(weights))).to_numpy()])
-
-    def scores(self, selection: str, weights: Iterable[str]) -> Scores:
-        """Return what a selection, except lodo, scores runs by."""
-        scores = self.target_scores(weights) if selection in ORACLES else self.source_scores(weights)
-        at_end = selection in ("last", "oracle")
-        return {key: _last(each) if at_end or key[1] != LIVE else each for key, each in scores.items()}
+        held_out = np.zeros((len(runs), len(codes)), bool)
+        for number, run in enumerate(runs):
+            held_out[number, [codes[name] for name in run.targets if name in codes]] = True
+        on_target = held_out[rows.run.to_numpy(), rows.domain.cat.codes.to_numpy()]
+        runs.derived["records", metric] = rows.drop(columns="metric").assign(on_target=on_target)
+    found: pd.DataFrame = runs.derived["records", metric]
+    return found
 
 
-def _last(by_step: ByStep) -> ByStep:
-    return {max(by_step): by_step[max(by_step)]} if by_step else {}
+def evaluated_weights(runs: RunList, metric: str = "accuracy") -> dict[tuple[int, str], bool]:
+    """Return the weights of every run that were evaluated, and whether on a target, or without any on sources."""
+    from swad.testbed.results.frames import distinct
+
+    if ("evaluated", metric) not in runs.derived:
+        rows = records_of(runs, metric)
+        evaluated = dict.fromkeys(distinct(rows[rows.on_target], "weights"), True)
+        for run, weights in distinct(rows[~rows.on_target], "weights"):
+            evaluated.setdefault((run, weights), not runs[run].targets)
+        runs.derived["evaluated", metric] = evaluated
+    found: dict[tuple[int, str], bool] = runs.derived["evaluated", metric]
+    return found
+
+
+def _means(runs: RunList, rows: pd.DataFrame, metric: str) -> pd.DataFrame:
+    """Combine domains by run, weights and step, at the steps that all domains of a run's weights have.
+
+    An interrupted run may have recorded some domains of a step. A mean over those would not be comparable. Of values
+    that were recorded twice, the last one counts.
+    """
+    import numpy as np
+
+    rows = rows.drop_duplicates(["run", "weights", "step", "domain"], keep="last")
+    run, step, domain, codes = rows.run.to_numpy(), rows.step.to_numpy(), rows.domain.cat, rows.weights.cat.codes
+    series = run.astype(np.int64) * len(rows.weights.cat.categories) + codes.to_numpy()
+    of_domains = np.unique(series * len(domain.categories) + domain.codes.to_numpy()) // max(len(domain.categories), 1)
+    known, n_domains = np.unique(of_domains, return_counts=True)
+    order = np.lexsort((step, series))  # stable, so domains stay in the order of the records
+    series, step = series[order], step[order]
+    starts = np.flatnonzero((np.diff(series, prepend=-1) != 0) | (np.diff(step, prepend=-1) != 0))
+    ends = np.append(starts[1:], len(order))
+    complete = ends - starts == n_domains[np.searchsorted(known, series[starts])]
+    starts, ends = starts[complete], ends[complete]
+    means = rows[["run", "weights", "step"]].take(order[starts]).reset_index(drop=True)
+    values = rows.value.to_numpy()[order].tolist()
+    combine = get_metric(metric).over_domains
+    # DomainBed's rounding decides between its runs.
+    imported = domainbed.mean if combine is mean else combine
+    combine_of = [combine if domainbed.seed_of(run.config) is None else imported for run in runs]
+    groups = zip(means.run.tolist(), starts.tolist(), ends.tolist(), strict=False)
+    return means.assign(score=[combine_of[run](values[start:end]) for run, start, end in groups])
+
+
+def _evaluations(means: pd.DataFrame) -> pd.DataFrame:
+    """Keep every step of live weights and the last one of averages, and add the column `at`."""
+    means = means[(means.weights == LIVE) | ~means.duplicated(["run", "weights"], keep="last")]
+    return means.assign(at=means.step.where(means.weights == LIVE, AT_END))
+
+
+def _on_split(runs: RunList, weights: Collection[str], split: str, on_target: bool, metric: str) -> pd.DataFrame:
+    rows = records_of(runs, metric)
+    rows = rows[(rows.on_target == on_target) & (rows.split == split) & rows.weights.isin(weights)]
+    return _means(runs, rows, metric)
+
+
+def _on_sources(runs: RunList, weights: Collection[str], metric: str) -> pd.DataFrame:
+    """Return the means on the sources' test splits if they have any (60/20/20), else on validation splits."""
+    import pandas as pd
+
+    splits = [_evaluations(_on_split(runs, weights, split, False, metric)) for split in ("test", "out")]
+    return pd.concat(splits).drop_duplicates(EVALUATION)
 
 
 # ------------------------------------------------------------ the choice
 
 
-class Chooser:
-    """Chooses among candidates by one selection.
+def scores(runs: RunList, selection: str, weights: Collection[str], select_by: str) -> pd.DataFrame:
+    """Return what a selection, except lodo, scores candidates by: run weights step score at."""
+    means = _on_split(runs, weights, "out", selection in ORACLES, select_by)
+    if selection in ("last", "oracle"):
+        means = means.drop_duplicates(["run", "weights"], keep="last")
+    return _evaluations(means)
 
-    Args:
-        accuracies: The accuracies of all runs.
-        selection: "iid", "last", "lodo", "oracle" or "oracle_best_step".
-        weights: The weights that are reported.
-    """
 
-    def __init__(self, accuracies: Accuracies, selection: str, weights: Iterable[str]) -> None:
-        if selection not in SELECTIONS:
-            raise SelectionError(choice_problem("method", selection, SELECTIONS))
-        weights = list(weights)
-        self._runs, self._selection, self._over_domains = accuracies.runs, selection, accuracies.metric.over_domains
-        self._scores = accuracies.scores("iid" if selection == "lodo" else selection, weights)
-        self._seeds = [domainbed.seed_of(run.config) for run in self._runs]
-        if selection == "lodo":
-            rows = accuracies.on_target
-            rows = rows[((rows.split == "in") & rows.weights.isin(weights)).to_numpy()]
-            self._left_out = {
-                domain: mean_by_step(own) for domain, own in rows.groupby("domain", observed=True, sort=False)
-            }
-            from swad.testbed.results.frames import distinct
+class _Pairs:
+    """The runs that hold out a target together with a source, by the settings of a search; DomainBed numbers those."""
 
-            records = self._runs.records
-            out = records[((records.split == "out") & records.domain.notna()).to_numpy()]
-            self._validated: dict[int, list[str]] = defaultdict(list)  # in the order of the records
-            for run, domain in distinct(out, "domain"):
-                if domain not in self._runs[run].targets:
-                    self._validated[run].append(domain)
+    def __init__(self, runs: RunList) -> None:
+        from swad.testbed.results.frames import distinct
 
-    def choose(self, candidates: Sequence[int], target: str, weights: str) -> Choice:
-        """Choose the run and step; the candidates have the same trial, and weights that were evaluated."""
-        if self._selection == "lodo":
-            return self._lodo(candidates, target, weights)
-        return self._best({run: self._scores.get((run, weights), {}) for run in candidates})
-
-    def _best(self, scores: Mapping[int, ByStep]) -> Choice:
-        """Return the highest score that is not nan; of equal scores the earliest step.
-
-        Of equal runs of DomainBed, the one with the largest seed comes first.
-        """
-        valid = [
-            (score, self._seeds[run] or 0, -step, run)
-            for run, by_step in scores.items()
-            for step, score in by_step.items()
-            if not math.isnan(score)
+        self.settings = [
+            run.search_settings if (seed := domainbed.seed_of(run.config)) is None else f"hparams_seed {seed}"
+            for run in runs
         ]
-        if not valid:
-            if len(scores) == 1:
-                return Choice(next(iter(scores)), None)
-            raise SelectionError(
-                f"cannot select from {len(scores)} runs without a validation accuracy: "
-                "evaluate every average on the validation splits, or keep one run per target and trial"
-            )
-        score, _, step, run = max(valid, key=lambda candidate: candidate[:3])
-        return Choice(run, -step, score)
+        self.sources: dict[int, list[str]] = defaultdict(list)
+        """The sources of a run in the order of its records, which decides how DomainBed's means round."""
+        rows = records_of(runs, "accuracy")
+        for number, domain in distinct(rows[~rows.on_target & (rows.split == "out")], "domain"):
+            self.sources[number].append(domain)
+        self._pairs: dict[tuple[object, ...], dict[str, int]] = defaultdict(dict)
+        for number, weights in evaluated_weights(runs):
+            run = runs[number]
+            for target, source in permutations(run.targets, 2):
+                key = (run.dataset, run.algorithm, weights, target, run.trial, self.settings[number])
+                self._pairs[key][source] = number
+        self._runs = runs
 
-    def _lodo(self, candidates: Sequence[int], target: str, weights: str) -> Choice:
-        """Score a setting by the runs that hold out the target and each source in turn.
+    @classmethod
+    def of(cls, runs: RunList) -> _Pairs:
+        """Return the pairs of runs, which are found once."""
+        if "pairs" not in runs.derived:
+            runs.derived["pairs"] = cls(runs)
+        pairs: _Pairs = runs.derived["pairs"]
+        return pairs
 
-        Every setting needs one run with the target alone held out, which can be selected, and for each source one run
-        with the target and that source held out, which gives the accuracy on that source.
-        """
-        alone: dict[str, int] = {}
-        held_out: dict[str, dict[str, ByStep]] = defaultdict(dict)  # by settings and source: scores by step
-        for run in candidates:
-            seed = self._seeds[run]
-            settings = self._runs[run].search_settings if seed is None else f"hparams_seed {seed}"
-            source = next((name for name in self._runs[run].targets if name != target), None)
-            if source is None:
-                alone[settings] = run
-            else:
-                scores = self._left_out.get(source, {}).get((run, weights), {})
-                held_out[settings][source] = scores if weights == LIVE else _last(scores)
-        # In the order of the records, which decides how DomainBed's means round.
-        sources = list(dict.fromkeys(domain for run in alone.values() for domain in self._validated[run]))
-        complete: dict[int, ByStep] = {run: {} for run in alone.values()}
-        for settings, run in alone.items():
-            by_source = held_out[settings]
-            if set(by_source) == set(sources):
-                steps = set.intersection(*(set(by_step) for by_step in by_source.values())) if by_source else set()
-                if weights == LIVE:  # an unfinished run lacks the last steps
-                    steps &= self._scores.get((run, weights), {}).keys()
-                rounded = self._over_domains if self._seeds[run] is None else domainbed.mean
-                complete[run] = {step: rounded([by_source[name][step] for name in sources]) for step in sorted(steps)}
-        if not any(complete.values()):
-            raise SelectionError(
-                "lodo needs runs with the target and each source in turn held out together: "
-                f"the sources are {', '.join(sorted(sources))}, and there are pairs with "
-                f"{', '.join(sorted({name for by_source in held_out.values() for name in by_source})) or 'none'}; "
-                "train the missing pairs with --target TARGET+SOURCE, or use iid"
-            )
-        return self._best(complete)
+    def of_unit(self, unit: Unit, members: Sequence[int]) -> dict[int, dict[str, int | None]]:
+        """Return for each run, by source, the run that holds it out too with the same settings; None without one."""
+        found = {}
+        for setting, number in {self.settings[number]: number for number in members}.items():
+            run = self._runs[number]
+            pairs = self._pairs.get((run.dataset, run.algorithm, unit.weights, unit.target, unit.trial, setting), {})
+            found[number] = {source: pairs.get(source) for source in self.sources[number]}
+        return found
+
+
+def _lodo_scores(runs: RunList, units: Units, weights: Collection[str], select_by: str) -> pd.DataFrame:
+    """Score a setting by the runs that hold out the target and each source in turn.
+
+    Every setting needs one run with the target alone held out, which can be selected, and for each source one run
+    with the target and that source held out, which gives the score on that source.
+    """
+    import pandas as pd
+
+    rows, pairs = records_of(runs, select_by), _Pairs.of(runs)
+    of_sources = [
+        (number, unit.weights, domain, pair)
+        for unit, members in units.items()
+        for number, by_source in pairs.of_unit(unit, members).items()
+        if None not in by_source.values()
+        for domain, pair in by_source.items()
+    ]
+    asked = pd.DataFrame(of_sources, columns=["run", "weights", "domain", "pair"])
+    asked = asked.astype({"run": int, "pair": int, "weights": rows.weights.dtype, "domain": rows.domain.dtype})
+    n_sources = asked.groupby(["run", "weights"], observed=True).size().rename("n_sources").reset_index()
+    left_out = rows[rows.on_target & (rows.split == "in") & rows.weights.isin(weights)]
+    left_out = left_out.drop_duplicates(["run", "weights", "domain", "step"], keep="last").sort_values("step")
+    left_out = left_out[(left_out.weights == LIVE) | ~left_out.duplicated(["run", "weights", "domain"], keep="last")]
+    left_out = left_out.rename(columns={"run": "pair"}).drop(columns="split")
+    found = asked.merge(left_out, on=["pair", "weights", "domain"])
+    n_found = found.groupby(["run", "weights"], observed=True).domain.nunique().rename("n_found").reset_index()
+    complete = n_sources.merge(n_found).query("n_sources == n_found")[["run", "weights"]]
+    means = _evaluations(_means(runs, found, select_by)).merge(complete)
+    live = [LIVE] if LIVE in weights else []
+    own = scores(runs, "iid", live, select_by)[EVALUATION]  # an unfinished run lacks the last steps
+    return pd.concat([means.merge(own), means[means.weights != LIVE]])
+
+
+def _best(runs: RunList, candidates: pd.DataFrame, by: str) -> pd.DataFrame:
+    """Return the highest score that is not nan; of equal scores the earliest step.
+
+    Of equal runs of DomainBed, the one with the largest seed comes first.
+    """
+    valid = candidates[candidates.score.notna()]
+    seeds = [domainbed.seed_of(runs[number].config) or 0 for number in valid.run]
+    order = ["score", "seed", "step", "run"]
+    return valid.assign(seed=seeds).sort_values(order, ascending=[False, False, True, True]).drop_duplicates(by)
+
+
+def _choose(runs: RunList, selection: str, units: Units, select_by: str) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return the candidates, with the number of their unit, and the best one of each unit that its scores allow."""
+    import pandas as pd
+
+    weights = {unit.weights for unit in units}
+    rows = [(place, n, unit.weights) for place, (unit, members) in enumerate(units.items()) for n in members]
+    candidates = pd.DataFrame(rows, columns=["unit", "run", "weights"])
+    candidates = candidates.astype({"unit": int, "run": int, "weights": runs.records.weights.dtype})
+    if selection == "lodo":
+        with_scores = candidates.merge(_lodo_scores(runs, units, weights, select_by), on=["run", "weights"])
+        candidates = with_scores[candidates.columns].drop_duplicates()  # a run without its pairs is no candidate
+    else:
+        with_scores = candidates.merge(scores(runs, selection, weights, select_by), on=["run", "weights"])
+    return candidates, _best(runs, with_scores, "unit")
 
 
 def choose(runs: RunList, target: str, selection: str, weights: str) -> Choice:
-    """Choose among the runs of a target and trial, by `run` as the place in the list."""
-    return Chooser(Accuracies.of(runs), selection, [weights]).choose(range(len(runs)), target, weights)
+    """Choose among the runs of a target and trial, by `run` as the place in the list. Their results are not read."""
+    _require_selection(selection)
+    members = [number for number, run in enumerate(runs) if selection != "lodo" or run.target == target]
+    unit = Unit(runs[0].table_name, "", runs[0].algorithm, weights, target, runs[0].trial)
+    _, best = _choose(runs, selection, {unit: members}, "accuracy")
+    if len(best):
+        run, step, score = best[["run", "step", "score"]].astype(object).iloc[0]
+        return Choice(run, step, score)
+    if selection == "lodo" or len(runs) > 1:
+        raise SelectionError(_why_no_choice(runs, selection, "accuracy", unit, members))
+    return Choice(0, None)
+
+
+def _require_selection(selection: str) -> None:
+    if selection not in SELECTIONS:
+        raise SelectionError(choice_problem("method", selection, SELECTIONS))
+
+
+def _why_no_choice(runs: RunList, selection: str, select_by: str, unit: Unit, members: Sequence[int]) -> str:
+    """Say why the selection for one unit failed."""
+    if selection != "lodo":
+        return (
+            f"cannot select from {len(members)} runs without a validation {get_metric(select_by).label}: "
+            "evaluate every average on the validation splits, or keep one run per target and trial"
+        )
+    sources: dict[str, bool] = {}
+    for by_source in _Pairs.of(runs).of_unit(unit, members).values():
+        sources |= {name: pair is not None or sources.get(name, False) for name, pair in by_source.items()}
+    return (
+        "lodo needs runs with the target and each source in turn held out together: "
+        f"the sources are {', '.join(sorted(sources))}, and there are pairs with "
+        f"{', '.join(sorted(name for name in sources if sources[name])) or 'none'}; "
+        "train the missing pairs with --target TARGET+SOURCE, or use iid"
+    )
 
 
 # ------------------------------------------------------------ results
@@ -284,10 +352,10 @@ def select(
     targets: Sequence[str] | None = None,
     metric: str = "accuracy",
     select_by: str = "accuracy",
-) -> pandas.DataFrame:
+) -> pd.DataFrame:
     """Return the results of one method on every target and trial, with the columns `RESULTS`.
 
-    A run without a target is reported with its accuracy on the sources, as the target "none". Trials that do not allow
+    A run without a target is reported with its mean on the sources, as the target "none". Trials that do not allow
     a selection are left out; if a target has no other, the error says why. `collect_results` lists them.
 
     Args:
@@ -300,25 +368,184 @@ def select(
         select_by: The metric by which runs are selected.
     """
     runs = RunList.of(runs)
-    selector = _Selector(runs, selection, split, [weights], metric, select_by)
-    if targets is None:
-        targets = sorted({run.target for run in runs if len(run.targets) < 2})
-    if not targets:
+    groups = _groups(runs)
+    units = _units(runs, groups, {key: [weights] for key in groups}, metric)
+    units = {unit: members for unit, members in units.items() if targets is None or unit.target in targets}
+    if not units:
         raise SelectionError("selection needs a run with at most one target: train with one domain held out")
-    results, missing = selector.frames({("", ""): list(enumerate(runs))}, {"": list(targets)}, {("", ""): [weights]})
+    results, missing = _select(runs, Options(selection, split, metric, select_by), units)
     whole = missing[missing.trial.isna()]
     if len(whole):
         raise SelectionError(whole.reason.iloc[0])
-    return results.drop(columns="dataset")
+    return results[list(RESULTS)]
 
 
-@dataclass(frozen=True)
-class Method:
-    """An algorithm and the weights of it that were evaluated, under the name that tables give it."""
+_Groups = Mapping[tuple[str, str], Sequence[int]]
+"""The numbers of the runs by dataset and algorithm."""
 
-    label: str
-    algorithm: str
-    weights: str
+
+def _groups(runs: RunList) -> _Groups:
+    """Return the groups; ERM comes first, because the other algorithms are compared with it."""
+    groups = group_by(range(len(runs)), lambda number: (runs[number].table_name, runs[number].algorithm))
+    return dict(sorted(groups.items(), key=lambda item: not is_erm(item[0][1])))
+
+
+def _units(
+    runs: RunList, groups: _Groups, weights: Mapping[tuple[str, str], Sequence[str]], metric: str
+) -> dict[Unit, list[int]]:
+    """Return the units of all runs that hold out at most one domain."""
+    evaluated = evaluated_weights(runs, metric)
+    units: dict[Unit, list[int]] = {}
+    for (dataset, algorithm), members in groups.items():
+        alone = group_by(members, lambda number: (runs[number].target, runs[number].trial))
+        alone = {key: numbers for key, numbers in sorted(alone.items()) if len(runs[numbers[0]].targets) < 2}
+        for name in weights[dataset, algorithm]:
+            own = [runs[number] for number in members if (number, name) in evaluated]
+            label = shared_label(own, None if name == LIVE else name) if own else ""
+            units |= {Unit(dataset, label, algorithm, name, *key): numbers for key, numbers in alone.items()}
+    return units
+
+
+def _select(runs: RunList, options: Options, units: Units) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return the results of units, and which have none and why."""
+    import numpy as np
+    import pandas as pd
+
+    selection, split, metric, select_by = options
+    _require_selection(selection)
+    weights = {unit.weights for unit in units}
+    evaluated = evaluated_weights(runs, metric)
+    allowed = {
+        unit: [number for number in members if (number, unit.weights) in evaluated]
+        for unit, members in units.items()
+        if unit.target != NO_TARGET or selection in ("iid", "last")
+    }
+    names = list(allowed)
+    candidates, best = _choose(runs, selection, allowed, select_by)
+    sources = _on_sources(runs, weights, metric)
+    without_target = sources.run.isin([number for number, run in enumerate(runs) if not run.targets])
+    on_target = _evaluations(_on_split(runs, weights, split, True, metric))
+    reported = pd.concat([on_target, sources[without_target]]).rename(columns={"score": "value"})
+    # One candidate needs no score: there is nothing to compare.
+    alone = candidates[~candidates.unit.duplicated(keep=False) & ~candidates.unit.isin(best.unit)]
+    last = reported.drop_duplicates(["run", "weights"], keep="last")[EVALUATION]
+    alone = alone.merge(last, on=["run", "weights"]).assign(score=np.nan)
+    chosen = pd.concat([best[alone.columns], alone])
+    found = chosen.merge(reported, on=EVALUATION).sort_values("unit")
+    found = found.merge(sources.drop(columns="step").rename(columns={"score": "source"}), on=EVALUATION, how="left")
+    found["weights_step"] = _weights_steps(runs, found)
+    results = pd.DataFrame([names[place] for place in found.unit], columns=list(Unit._fields))
+    results = results.join(found.drop(columns="weights"))[["dataset", *RESULTS]]
+    choices = {names[unit]: (run, at) for unit, run, at in chosen[["unit", "run", "at"]].itertuples(index=False)}
+    return results, _missing(runs, options, units, choices, {names[place] for place in found.unit})
+
+
+def _weights_steps(runs: RunList, results: pd.DataFrame) -> pd.Series:
+    """Return the step of the weights of each result. Only records of source domains decide which that is for `best`."""
+    is_best = results.weights == LIVE_WEIGHTS[0]
+    if not is_best.any():
+        return results.step
+    steps: dict[int, int] = {}
+    for metric, members in group_by(results.run[is_best].unique(), lambda number: runs[number].select_by).items():
+        rows = records_of(runs, metric)
+        rows = rows[(rows.weights == LIVE) & (rows.split == "out") & ~rows.on_target & rows.run.isin(members)]
+        steps |= _best(runs, _means(runs, rows, metric), "run").set_index("run").step.to_dict()
+    return results.step.mask(is_best, results.run.map(steps).fillna(results.step)).astype(int)
+
+
+def _missing(
+    runs: RunList,
+    options: Options,
+    units: Units,
+    choices: Mapping[Unit, tuple[int, int]],
+    found: Collection[Unit],
+) -> pd.DataFrame:
+    """Say which units have no result and why; once for a target that has none, where a selection failed."""
+    import pandas as pd
+
+    rows: list[tuple[Any, ...]] = []
+    for target, of_target in group_by(units, lambda unit: unit[:-1]).items():
+        reasons: list[tuple[int | None, str]] = []
+        failed: list[str] = []
+        for unit in of_target:
+            if unit not in found:
+                reason, is_failure = _why_missing(runs, options, unit, units[unit], choices.get(unit))
+                reasons.append((unit.trial, reason))
+                failed += [reason] * is_failure
+        if failed and len(reasons) == len(of_target):
+            reasons = [(None, failed[0])]
+        rows += [(*target, *reason) for reason in reasons]
+    return pd.DataFrame(rows, columns=["dataset", *MISSING]).astype({"trial": "Int64"})
+
+
+def _why_missing(
+    runs: RunList, options: Options, unit: Unit, members: Sequence[int], choice: tuple[int, int] | None
+) -> tuple[str, bool]:
+    """Return why a unit has no result, and whether its selection failed."""
+    selection, split, metric, select_by = options
+    if unit.target == NO_TARGET and selection not in ("iid", "last"):
+        return f"{selection} needs runs with a target: select by iid or last", True
+    candidates = [number for number in members if (number, unit.weights) in evaluated_weights(runs, metric)]
+    label = get_metric(metric).label
+    if not candidates:
+        run = runs[members[0]]
+        state = f"has no {label} of these weights" if run.finished else "is unfinished"
+        return f"the run {run.path.name} {state}", False
+    if choice is None and (selection == "lodo" or len(candidates) > 1):
+        return _why_no_choice(runs, selection, select_by, unit, candidates), True
+    number, step = choice or (candidates[0], None)
+    return _why_no_value(f"the run {runs[number].path.name} has no {label}", step, unit, split), True
+
+
+def _why_no_value(problem: str, step: int | None, unit: Unit, split: str) -> str:
+    name = "the live weights" if unit.weights == LIVE else unit.weights
+    if unit.target == NO_TARGET:
+        return f"{problem} of {name}: train it to the end"
+    if unit.weights != LIVE:
+        hint = "train with --split 60/20/20" if split == "test" else "choose another --target-split"
+        return f"the split {split!r} of the target was not evaluated: {hint}"
+    return (
+        f"{problem} of {name} on split {split!r} of target {unit.target} at step {step}: "
+        "evaluate the target at every evaluation, or report best or last, which are evaluated at the end"
+    )
+
+
+def _reported(
+    runs: RunList, groups: _Groups, selection: str, metric: str = "accuracy"
+) -> dict[tuple[str, str], list[str]]:
+    """Return the weights of each dataset and algorithm that were evaluated on targets, or without any on sources.
+
+    Live weights come first, and SWAD last. The live weights at the step that is selected get a row of their own only
+    with "oracle_best_step", or if the runs have neither `best` nor `last`.
+    """
+    of_run: dict[int, list[str]] = defaultdict(list)
+    for (number, name), is_reported in evaluated_weights(runs, metric).items():
+        if is_reported:
+            of_run[number].append(name)
+    reported = {}
+    for key, members in groups.items():
+        names = dict.fromkeys(name for number in members for name in of_run[number])
+        if selection != "oracle_best_step" and any(name in names for name in LIVE_WEIGHTS):
+            names.pop(LIVE, None)
+        reported[key] = sorted(names, key=lambda name: (name not in (LIVE, *LIVE_WEIGHTS), name.startswith("swad")))
+    return reported
+
+
+def reported_weights(runs: RunList, selection: str = "iid") -> list[str]:
+    """Return the names of the weights that tables report."""
+    return _reported(runs, {("", ""): range(len(runs))}, selection)["", ""]
+
+
+def run_scores(
+    runs: RunList, selection: str, weights: Sequence[str], select_by: str = "accuracy"
+) -> dict[tuple[int, str], float]:
+    """Return by run and weights what a selection would choose a run by: its best score that is not nan."""
+    by_run = scores(runs, selection, weights, select_by).groupby(["run", "weights"], observed=True).score
+    best: dict[tuple[int, str], float] = by_run.max().dropna().to_dict()
+    return best
+
+
+# ------------------------------------------------------------ the results of a dataset
 
 
 @dataclass(frozen=True)
@@ -337,9 +564,9 @@ class DatasetResults:
     """The domains that runs hold out."""
     missing_targets: tuple[str, ...]
     """Domains of the dataset that no run with results holds out."""
-    results: pandas.DataFrame = field(repr=False)
+    results: pd.DataFrame = field(repr=False)
     """One row for each method, target and trial, with the columns `RESULTS`."""
-    missing: pandas.DataFrame = field(repr=False)
+    missing: pd.DataFrame = field(repr=False)
     """What has no result, and why, with the columns `MISSING`."""
     skipped: tuple[SkippedRun, ...] = ()
     has_test: bool = False
@@ -355,50 +582,29 @@ class DatasetResults:
 
     @property
     def has_target(self) -> bool:
-        """Whether the accuracies are those of held-out domains, not of sources."""
+        """Whether the values are those of held-out domains, not of sources."""
         return self.targets != (NO_TARGET,)
 
     @cached_property
-    def methods(self) -> list[Method]:
+    def methods(self) -> list[str]:
         """The methods with results, in the order of the tables."""
-        names = self.results[["method", "algorithm", "weights"]].drop_duplicates()
-        return [Method(*each) for each in names.itertuples(index=False)]
+        return list(dict.fromkeys(self.results.method))
 
     @cached_property
-    def _by_method(self) -> dict[str, list[Any]]:
-        return group_by(self.results.itertuples(index=False), lambda row: str(row.method))
-
-    def has(self, method: str) -> bool:
-        """Whether a method has results."""
-        return method in self._by_method
-
-    def of(self, method: str) -> list[Any]:
-        """Return the rows of one method."""
-        return self._by_method.get(method, [])
-
-    @cached_property
-    def units(self) -> pandas.DataFrame:
-        """The accuracies on the targets, with a row for each target and trial and a column for each method."""
+    def units(self) -> pd.DataFrame:
+        """The values on the targets, with a row for each target and trial and a column for each method."""
         return self._units("value")
 
     @cached_property
-    def source_units(self) -> pandas.DataFrame:
+    def source_units(self) -> pd.DataFrame:
         """The same on the sources."""
         return self._units("source")
 
-    def _units(self, column: str) -> pandas.DataFrame:
+    def _units(self, column: str) -> pd.DataFrame:
         from swad.testbed.results.compare import units_of
 
         rows = self.results.drop_duplicates(["method", "target", "trial"], keep="last")
         return units_of(rows, column, self.targets)
-
-    def accuracies(self, method: str, column: str = "value") -> dict[tuple[str, int], float]:
-        """Return the accuracies of a method by target and trial; `column` is "source" for those on the sources."""
-        return {
-            (row.target, row.trial): getattr(row, column)
-            for row in self.of(method)
-            if not math.isnan(getattr(row, column))
-        }
 
 
 def once(build: Callable[Concatenate[DatasetResults, P], T]) -> Callable[Concatenate[DatasetResults, P], T]:
@@ -416,7 +622,7 @@ def once(build: Callable[Concatenate[DatasetResults, P], T]) -> Callable[Concate
 
 
 def same_kind(results: Iterable[DatasetResults]) -> bool:
-    """Return whether all or none have targets: a mean over both kinds of accuracy would mean nothing."""
+    """Return whether all or none have targets: a mean over both kinds of values would mean nothing."""
     return len({each.has_target for each in results}) < 2
 
 
@@ -443,230 +649,41 @@ def collect_results(
     if select_by is None:
         trained = {run.select_by for run in runs}
         select_by = trained.pop() if len(trained) == 1 else "accuracy"
-    accuracies = Accuracies.of(runs, metric)
-    by_dataset = group_by(enumerate(runs), lambda item: item[1].table_name)
-    by_algorithm = group_by(enumerate(runs), lambda item: (item[1].table_name, item[1].algorithm))
-    # ERM comes first, because the other algorithms are compared with it.
-    methods = dict(sorted(by_algorithm.items(), key=lambda item: not is_erm(item[0][1])))
-    weights = _reported(methods, accuracies, selection)
-    targets = {
-        name: sorted({run.target for _, run in members if len(run.targets) < 2}) for name, members in by_dataset.items()
+    options = Options(selection, split, metric, select_by)
+    groups, rows = _groups(runs), records_of(runs, metric)
+    units = _units(runs, groups, _reported(runs, groups, selection, metric), metric)
+    results, missing = _select(runs, options, units)
+    with_live = {
+        n for (n, name), is_reported in evaluated_weights(runs, metric).items() if is_reported and name == LIVE
     }
-    names = {name for names in weights.values() for name in names}
-    selector = _Selector(runs, selection, split, names, metric, select_by)
-    results, missing = selector.frames(methods, targets, weights)
-    evaluated = group_by(distinct(runs.records, "domain"), lambda pair: pair[0])
-    tested = set(accuracies.on_sources.run[accuracies.on_sources.split == "test"]) | set(
-        accuracies.on_target.run[accuracies.on_target.split == "test"]
-    )
+    with_test = set(rows.run[rows.split == "test"])
+    domains = group_by(distinct(runs.records, "domain"), lambda pair: pair[0])
+    by_dataset = group_by(range(len(runs)), lambda number: runs[number].table_name)
     collected = []
-    for name, members in sorted(by_dataset.items(), key=lambda item: not item[1][0][1].targets):  # no target comes last
+    for name, numbers in sorted(by_dataset.items(), key=lambda item: not runs[item[1][0]].targets):  # no target is last
+        members = [runs[number] for number in numbers]
         # A skipped run whose dataset is unknown, or has no table, is mentioned in every table.
         others = by_dataset.keys() - {name}
         skipped = tuple(entry for entry in runs.skipped if entry.run is None or entry.run.table_name not in others)
-        # Every run evaluates its sources, so the domains of the dataset are known from the records.
-        known = {domain for number, _ in members for _, domain in evaluated.get(number, ())}
-        known |= {target for _, run in members for target in run.targets}
-        # An unfinished run may hold out a domain that does not exist; a finished one does not.
-        finished = (entry.run for entry in skipped if entry.run is not None and entry.run.finished)
-        known |= {target for run in finished for target in run.targets}
-        own = tuple(targets[name])
+        # Every run evaluates its sources, so the domains of the dataset are known from the records. An unfinished run
+        # may hold out a domain that does not exist; a finished one does not.
+        finished = [entry.run for entry in skipped if entry.run is not None and entry.run.finished]
+        known = {domain for number in numbers for _, domain in domains.get(number, ())}
+        known |= {target for run in (*members, *finished) for target in run.targets}
+        targets = tuple(sorted({run.target for run in members if len(run.targets) < 2}))
         collected.append(
             DatasetResults(
                 dataset=name,
-                selection=selection,
-                split=split,
-                metric=metric,
-                select_by=select_by,
+                **options._asdict(),
                 runs=runs,
-                members=tuple(run for _, run in members),
-                targets=own,
-                missing_targets=() if own == (NO_TARGET,) else tuple(sorted(known - set(own))),
+                members=tuple(members),
+                targets=targets,
+                missing_targets=() if targets == (NO_TARGET,) else tuple(sorted(known - {*targets})),
                 results=results[results.dataset == name].drop(columns="dataset"),
                 missing=missing[missing.dataset == name].drop(columns="dataset"),
                 skipped=skipped,
-                has_test=any(number in tested for number, _ in members),
-                has_live=any(accuracies.evaluated.get((number, LIVE), False) for number, _ in members),
+                has_test=not with_test.isdisjoint(numbers),
+                has_live=not with_live.isdisjoint(numbers),
             )
         )
     return collected
-
-
-def reported_weights(runs: Iterable[RunData], selection: str = "iid") -> list[str]:
-    """Return the names of the weights that were evaluated on the targets, or without any on the sources.
-
-    Live weights come first, and SWAD last. The live weights at the step that is selected get a row of their own only
-    with "oracle_best_step", or if the runs have neither `best` nor `last`.
-    """
-    runs = RunList.of(runs)
-    return _reported({("", ""): list(enumerate(runs))}, Accuracies.of(runs), selection)["", ""]
-
-
-_Members = Mapping[tuple[str, str], Sequence[tuple[int, RunData]]]
-
-
-def _reported(members: _Members, accuracies: Accuracies, selection: str) -> dict[tuple[str, str], list[str]]:
-    """Return the weights that are reported for each dataset and algorithm."""
-    of_run: dict[int, list[str]] = defaultdict(list)
-    for (run, weights), reported in accuracies.evaluated.items():
-        if reported:
-            of_run[run].append(weights)
-
-    def order(name: str) -> int:
-        if name in (LIVE, *LIVE_WEIGHTS):
-            return 0
-        return 2 if name.startswith("swad") else 1
-
-    reported_by = {}
-    for key, runs in members.items():
-        names = dict.fromkeys(name for number, _ in runs for name in of_run[number])
-        if selection != "oracle_best_step" and any(name in names for name in LIVE_WEIGHTS):
-            names.pop(LIVE, None)
-        reported_by[key] = sorted(names, key=order)
-    return reported_by
-
-
-class _Selector:
-    """Selects for many methods, targets and trials at once, and reads the accuracies of what was selected."""
-
-    def __init__(
-        self,
-        runs: RunList,
-        selection: str,
-        split: str,
-        weights: Iterable[str],
-        metric: str,
-        select_by: str,
-    ) -> None:
-        self._runs, self._selection, self._split = runs, selection, split
-        weights = list(weights)
-        self._accuracies = Accuracies.of(runs, metric)
-        self._chooser = Chooser(Accuracies.of(runs, select_by), selection, weights)
-        self._on_target = self._accuracies.target_scores(weights, split)
-        self._on_sources = [self._accuracies.on_split(name, weights) for name in ("test", "out")]
-
-    def frames(
-        self, methods: _Members, targets: Mapping[str, Sequence[str]], weights: Mapping[tuple[str, str], Sequence[str]]
-    ) -> tuple[pandas.DataFrame, pandas.DataFrame]:
-        """Return the results, and what is missing, by dataset and algorithm."""
-        import pandas
-
-        results: list[tuple[Any, ...]] = []
-        missing: list[tuple[Any, ...]] = []
-        evaluated = self._accuracies.evaluated
-        for (dataset, algorithm), members in methods.items():
-            groups: dict[str, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
-            for number, run in members:
-                for target in {run.target, *(run.targets if self._selection == "lodo" else ())}:
-                    groups[target][run.trial].append(number)
-            for name in weights[dataset, algorithm]:
-                own = [run for number, run in members if (number, name) in evaluated]
-                label = shared_label(own, None if name == LIVE else name) if own else ""
-                for target in targets[dataset]:
-                    of_method = (dataset, label, algorithm, name, target)
-                    found, lacking, error = self._target(groups.get(target, {}), target, name)
-                    if error and not found:
-                        missing.append((*of_method, None, error))
-                    else:
-                        results += [(*of_method, *row) for row in found]
-                        missing += [(*of_method, *row) for row in lacking]
-        frame = pandas.DataFrame(results, columns=["dataset", *RESULTS]).astype({"score": float, "source": float})
-        return frame, pandas.DataFrame(missing, columns=["dataset", *MISSING]).astype({"trial": "Int64"})
-
-    def _target(
-        self, trials: Mapping[int, Sequence[int]], target: str, weights: str
-    ) -> tuple[list[tuple[Any, ...]], list[tuple[Any, ...]], str]:
-        """Return the results by trial, the trials without one and why, and the first error of a selection."""
-        if target == NO_TARGET and self._selection not in ("iid", "last"):
-            return [], [], f"{self._selection} needs runs with a target: select by iid or last"
-        results: list[tuple[Any, ...]] = []
-        missing: list[tuple[Any, ...]] = []
-        first_error = ""
-        for trial, members in sorted(trials.items()):
-            alone = [number for number in members if self._runs[number].target == target]
-            if not alone:
-                continue
-            candidates = [number for number in members if (number, weights) in self._accuracies.evaluated]
-            if not any(number in candidates for number in alone):
-                run = self._runs[alone[0]]
-                lacks = f"has no {self._accuracies.metric.label} of these weights"
-                state = lacks if run.finished else "is unfinished"
-                missing.append((trial, f"the run {run.path.name} {state}"))
-                continue
-            try:
-                choice = self._chooser.choose(candidates, target, weights)
-                step = choice.step if weights == LIVE else None
-                value, at = self._value(choice.run, target, weights, step)
-            except SelectionError as error:
-                first_error = first_error or str(error)
-                missing.append((trial, str(error)))
-                continue
-            source = self._source(choice.run, weights, at if weights == LIVE else None)
-            results.append((trial, choice.run, at, choice.score, value, None if source is None else source[0]))
-        return results, missing, first_error
-
-    def _value(self, number: int, target: str, weights: str, step: int | None) -> tuple[float, int]:
-        """Return the accuracy on the target at a step, or at the last one for None, and the step."""
-        run, name = self._runs[number], "the live weights" if weights == LIVE else weights
-        if target == NO_TARGET:
-            accuracy = self._source(number, weights, step)
-            if accuracy is None:
-                raise SelectionError(f"the run {run.path.name} has no accuracy of {name}: train it to the end")
-            return accuracy
-        by_step = self._on_target.get((number, weights), {})
-        if step is None and by_step:
-            step = max(by_step)
-        if not by_step and weights != LIVE:
-            hint = "train with --split 60/20/20" if self._split == "test" else "choose another --target-split"
-            raise SelectionError(f"the split {self._split!r} of the target was not evaluated: {hint}")
-        if step is None or step not in by_step:
-            raise SelectionError(
-                f"the run {run.path.name} has no accuracy of {name} on split {self._split!r} of target "
-                f"{target} at step {step}: evaluate the target at every evaluation, or report best or last, which are "
-                "evaluated at the end"
-            )
-        return by_step[step], step
-
-    def _source(self, number: int, weights: str, step: int | None) -> tuple[float, int] | None:
-        """Return the mean accuracy on the sources' test splits if they have any (60/20/20), else on validation splits.
-
-        It is that at `step`, or at the last step for None, which is returned, too. None if it was not evaluated.
-        """
-        for scores in self._on_sources:
-            by_step: ByStep = scores.get((number, weights), {})
-            if weights != LIVE:
-                by_step = _last(by_step)
-            if by_step and (step is None or step in by_step or weights != LIVE):
-                at = step if step is not None and step in by_step else max(by_step)
-                return by_step[at], at
-        return None
-
-
-# ------------------------------------------------------------ more about runs
-
-
-def run_scores(
-    runs: RunList, selection: str, weights: Sequence[str], select_by: str = "accuracy"
-) -> dict[tuple[int, str], float]:
-    """Return by run and weights what a selection would choose a run by: its best score that is not nan."""
-    scores = Accuracies.of(runs, select_by).scores(selection, weights)
-    best = {key: max((s for s in each.values() if not math.isnan(s)), default=None) for key, each in scores.items()}
-    return {key: score for key, score in best.items() if score is not None}
-
-
-def weights_steps(runs: RunList, results: pandas.DataFrame) -> list[int]:
-    """Return the step of the weights of each result: `best` is evaluated at the end, but is of an earlier step.
-
-    Only records of source domains decide which step that is, so the target has no influence.
-    """
-    best = {run for run, weights in zip(results.run, results.weights, strict=True) if weights == LIVE_WEIGHTS[0]}
-    steps: dict[int, int] = {}
-    for metric, members in group_by(best, lambda run: runs[run].select_by).items():
-        for (run, _), by_step in Accuracies.of(runs, metric).source_scores([LIVE], members).items():
-            valid = {step: score for step, score in by_step.items() if not math.isnan(score)}
-            if valid:
-                steps[run] = max(valid, key=lambda step: (valid[step], -step))
-    return [
-        steps.get(run, step) if weights == LIVE_WEIGHTS[0] else step
-        for run, weights, step in zip(results.run.tolist(), results.weights, results.step.tolist(), strict=True)
-    ]

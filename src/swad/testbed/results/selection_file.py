@@ -25,7 +25,7 @@ from msgspec import Meta, Struct
 
 from swad.testbed.results.records import LIVE, MAX_COUNT
 from swad.testbed.results.run_data import RunData
-from swad.testbed.results.selection import ORACLES, SELECTIONS, DatasetResults, weights_steps
+from swad.testbed.results.selection import ORACLES, SELECTIONS, DatasetResults
 from swad.util.files import read_bytes, sha256, write_text
 from swad.util.names import listed, snapshot_name
 from swad.util.progress import Progress
@@ -134,23 +134,6 @@ class SelectionFile(Struct, frozen=True):
             )
         return runs[0].options()
 
-    def weights_problems(self, folder: str | os.PathLike[str]) -> list[str]:
-        """List the selected weights that a directory lacks, or has with other content, one sentence each.
-
-        Args:
-            folder: The directory of all runs, or a copy of it that came with the file.
-        """
-        problems = []
-        for run in self.runs:
-            if run.weights is None:
-                continue
-            path = Path(folder) / run.weights
-            if not path.is_file():
-                problems.append(f"{path} is missing: copy it from the runs that were exported")
-            elif sha256(path) != run.sha256:
-                problems.append(f"{path} is not the file that was exported: its SHA-256 differs")
-        return problems
-
 
 def make_selection(
     results: Iterable[DatasetResults], folder: str | os.PathLike[str], *, progress: Progress | None = None
@@ -168,23 +151,18 @@ def make_selection(
         got = ", ".join(sorted(methods)) or "no results"
         raise ValueError(f"a selection file holds the results of one model selection, got {got}")
     (method,) = methods
-    select_by = results[0].select_by
-    selected = [
-        (dataset.runs[row.run], row, step)
-        for dataset in results
-        for row, step in zip(dataset.results.itertuples(), weights_steps(dataset.runs, dataset.results), strict=True)
-    ]
+    selected = [(dataset.runs[row.run], row) for dataset in results for row in dataset.results.itertuples()]
     if not selected:
         raise ValueError(f"a selection file needs selected runs, but {method} selected none: the table's notes say why")
     runs = []
-    for number, (run, result, step) in enumerate(selected, start=1):
-        runs.append(_selected_run(run, result, step, Path(folder), with_target=method in ORACLES))
+    for number, (run, result) in enumerate(selected, start=1):
+        runs.append(_selected_run(run, result, Path(folder), with_target=method in ORACLES))
         if progress is not None:
             progress("checksums of the selected weights", number, len(selected))
-    return SelectionFile(method, tuple(runs), select_by=select_by)
+    return SelectionFile(method, tuple(runs), select_by=results[0].select_by)
 
 
-def _selected_run(run: RunData, result: Any, step: int, folder: Path, *, with_target: bool) -> SelectedRun:
+def _selected_run(run: RunData, result: Any, folder: Path, *, with_target: bool) -> SelectedRun:
     settings = run.settings("hyperparameter")
     own = settings.pop("hyperparameters", {})
     file = weights_file(run, result.weights, result.step)
@@ -197,7 +175,7 @@ def _selected_run(run: RunData, result: Any, step: int, folder: Path, *, with_ta
         hyperparameters=own,
         settings=settings,
         protocol=run.settings("protocol"),
-        step=step,
+        step=result.weights_step,
         score=result.score if math.isfinite(result.score) else None,
         run=_relative(run.path, folder),
         weights=None if file is None else _relative(file, folder),

@@ -3,57 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from itertools import groupby
-from operator import itemgetter
-from typing import TYPE_CHECKING
 
 from swad.testbed.results.records import LIVE
 from swad.testbed.results.run_data import RunData
 from swad.testbed.results.runs import RunList
 from swad.util.statistics import mean
 
-if TYPE_CHECKING:
-    import pandas
-
 ByStep = Mapping[int, float]
 """Values by step, in the order of the steps."""
 
 Curves = dict[str, ByStep]
 """Curves by domain, in the order of their names."""
-
-
-def mean_by_step(
-    rows: pandas.DataFrame, mean_of: Callable[[int], Callable[[list[float]], float]] = lambda run: mean
-) -> dict[tuple[int, str], dict[int, float]]:
-    """Return the means over domains by run, weights and step, at the steps that all domains of them have.
-
-    An interrupted run may have recorded some domains of a step. A mean over those would not be comparable. Of values
-    that were recorded twice, the last one counts.
-
-    Args:
-        rows: Records of one metric and split.
-        mean_of: Returns how the values of a run are averaged.
-
-    >>> from swad.testbed.results.frames import records_frame
-    >>> from swad.testbed.results.records import Record
-    >>> values = [(1, "a", 1e308), (2, "a", 0.5), (1, "b", 1e308)]
-    >>> mean_by_step(records_frame([Record("r", step, name, "out", "loss", value) for step, name, value in values]))
-    {(0, 'live'): {1: 1e+308}}
-    """
-    rows = rows.drop_duplicates(["run", "weights", "domain", "step"], keep="last")
-    domains = rows[["run", "weights", "domain"]].drop_duplicates()
-    n_domains = domains.groupby(["run", "weights"], observed=True).size().to_dict()
-    rows = rows.sort_values(["run", "weights", "step"], kind="stable")
-    columns = (rows[name].tolist() for name in ("run", "weights", "step", "value"))
-    means: dict[tuple[int, str], dict[int, float]] = {}
-    for (run, weights, step), group in groupby(zip(*columns, strict=True), key=itemgetter(0, 1, 2)):
-        values = [row[3] for row in group]
-        by_step = means.setdefault((run, weights), {})
-        if len(values) == n_domains[run, weights]:
-            by_step[step] = values[0] if len(values) == 1 else mean_of(run)(values)
-    return means
 
 
 @dataclass(frozen=True)

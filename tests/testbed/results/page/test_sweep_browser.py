@@ -123,12 +123,13 @@ def test_filters_narrow_methods(browser: Any) -> None:
 def test_a_cell_leads_to_targets_trials_and_a_run_by_keyboard(
     browser: Any, searched: list[RunData], results: list[DatasetResults]
 ) -> None:
-    labels = [method.label for method in results[0].methods]
+    labels = results[0].methods
     button = browser.find_element(
         "css selector", f"button[data-method='{labels.index('CORAL + SWAD')}'][data-dataset='1']"
     )
     button.send_keys(keys.ENTER)
-    chosen = results[1].of("CORAL + SWAD")
+    rows = results[1].results
+    chosen = list(rows[rows.method == "CORAL + SWAD"].itertuples())
     shown = texts(browser, "#drill")
     assert [row[0] for row in shown] == list(results[1].targets)
     for target, *trials, mean in shown:

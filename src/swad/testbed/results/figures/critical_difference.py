@@ -19,44 +19,36 @@ def critical_difference_figure(ranked: MethodRanks, *, bare: bool = False) -> Fi
         bare: Leave out the sentence below, for a page that has its own.
     """
     require_matplotlib()
-    try:
-        import pandas
-        import scikit_posthocs
-    except ImportError:
-        raise ImportError("critical-difference diagrams need scikit-posthocs: pip install 'swad[report]'") from None
     from matplotlib.ticker import MaxNLocator
 
-    labels = list(ranked.ranks)
-    # Nemenyi's test counts only after Friedman's; 1 stands for a pair without a significant difference.
-    p = pandas.DataFrame(
-        [[0.0 if ranked.differ(first, second) else 1.0 for second in labels] for first in labels], labels, labels
-    )
+    names, bars = list(ranked.ranks), ranked.alike()
+    n_left = (len(names) + 1) // 2
+    margin = 0.04 * len(names)
+    edges = ranked.ranks[names[0]] - margin, ranked.ranks[names[-1]] + margin
     with figure_style():
-        # Wide enough for two long labels, such as those of imported runs; its height follows from their number.
-        figure = new_figure(max(6.4, 2.0 + 0.18 * max(map(len, labels))), 6.4)
+        # Wide enough for two long labels, such as those of imported runs.
+        width = max(6.4, 2.0 + 0.18 * max(map(len, names)))
+        figure = new_figure(width, 0.42 + 0.19 * (n_left + len(bars)) + (0.0 if bare else 0.35))
         axes = figure.subplots()
-        drawn = scikit_posthocs.critical_difference_diagram(
-            dict(ranked.ranks),
-            p,
-            ax=axes,
-            label_fmt_left="{label}  {rank:.2f} ",
-            label_fmt_right=" {rank:.2f}  {label}",
-            label_props={"fontsize": 8.5},
-            elbow_props={"color": FAINT, "linewidth": 0.8, "clip_on": False},
-            marker_props={"color": INK, "s": 14, "clip_on": False},
-            crossbar_props={"color": PALETTE[0], "linewidth": 2.6, "clip_on": False},
-            text_h_margin=0.04 * len(labels),
-        )
-        for label in drawn["labels"]:
-            label.set_color(INK)
-        for (bar,) in drawn["crossbars"]:  # drawn through a set of names, whose order changes from process to process
-            bar.set_xdata(sorted(bar.get_xdata()))
-        lines = -min(label.get_position()[1] for label in drawn["labels"])  # of bars and of labels
-        figure.set_figheight(0.42 + 0.19 * lines + (0.0 if bare else 0.35))
-        axes.set_ylim(-lines - 0.6, 0.3)
-        axes.set_xlim(1, len(labels))
+        for number, (first, last) in enumerate(bars, start=1):
+            joined = [ranked.ranks[first], ranked.ranks[last]]
+            axes.plot(joined, [-number, -number], color=PALETTE[0], linewidth=2.6, clip_on=False)
+        for number, (name, rank) in enumerate(ranked.ranks.items()):
+            is_left = number < n_left  # the better half; the worst method stands at the top on the right
+            line = -len(bars) - 1 - (number if is_left else len(names) - 1 - number)
+            edge = edges[0] if is_left else edges[1]
+            axes.plot([rank, rank, edge], [0, line, line], color=FAINT, linewidth=0.8, clip_on=False)
+            text = f"{name}  {rank:.2f} " if is_left else f" {rank:.2f}  {name}"
+            side = "right" if is_left else "left"
+            axes.text(edge, line, text, ha=side, va="center", fontsize=8.5, color=INK)
+        axes.scatter([*ranked.ranks.values()], [0] * len(names), color=INK, s=14, clip_on=False, zorder=3)
+        axes.set_ylim(-n_left - len(bars) - 0.6, 0.3)
+        axes.set_xlim(1, len(names))
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        axes.spines["top"].set_visible(True)
+        axes.xaxis.tick_top()
+        axes.yaxis.set_visible(False)
+        axes.spines[["left", "right", "bottom"]].set_visible(False)
+        axes.spines["top"].set(visible=True, position=("data", 0))
         if not bare:
             figure.supxlabel(ranked.summary.replace(". ", ".\n", 1), fontsize=8, color=INK)
     return figure

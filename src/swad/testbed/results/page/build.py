@@ -22,7 +22,7 @@ from swad.testbed.results.figures.training import METRICS, selected_run
 from swad.testbed.results.labels import algorithm_label, directory_names, is_erm, weights_label
 from swad.testbed.results.measured_report import MeasuredReport
 from swad.testbed.results.metrics import get_metric
-from swad.testbed.results.page.comparisons import comparison_section
+from swad.testbed.results.page.comparisons import comparison_sections
 from swad.testbed.results.page.measured import measured_sections
 from swad.testbed.results.page.mistakes import FindPicture, mistake_sections
 from swad.testbed.results.page.sweep import build_sweep, is_sweep, range_of
@@ -154,9 +154,8 @@ def write_page(
     ]
     noted = [f"Not in the tables: {entry.name}: {entry.reason}." for entry in runs.skipped]
     noted += find_problems(runs) if problems is None else problems
-    measurements = mistake_sections(by_dataset, find_picture) + [
-        section for number, each in enumerate(measured) for section in measured_sections(f"m{number}", each)
-    ]
+    sections = comparison_sections(by_dataset, baseline, unit) + mistake_sections(by_dataset, find_picture)
+    sections += [section for number, each in enumerate(measured) for section in measured_sections(f"m{number}", each)]
     template = _environment().get_template("page.html")
     page = template.render(
         title=title,
@@ -168,15 +167,14 @@ def write_page(
         sweep=sweep,
         max_rows=MAX_ROWS,
         experiments=experiments,
-        comparisons=comparison_section(by_dataset, baseline, unit),
-        measurements=measurements,
+        sections=sections,
         timings=timings_table(runs) if len(runs) <= MAX_ROWS else None,
         total_time=_total_time(runs),
         common=_common_settings(runs),
         varying=_varying_settings(runs) if len(runs) <= MAX_ROWS else None,
         charts={
             **{trial.id: trial.charts for each in experiments for target in each.targets for trial in target.trials},
-            **{f"{section.id}-charts": section.charts for section in measurements if section.charts},
+            **{group.id: group.charts for section in sections for group in section.figures if group.charts},
         },
         paper=published.paper(),
         version=__version__,

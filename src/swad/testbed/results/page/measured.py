@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from swad.testbed.results.figures.curves import BANDS
 from swad.testbed.results.figures.style import DASHES, method_colors, themed_svg
 from swad.testbed.results.measured_report import MeasuredReport
-from swad.testbed.results.page.section import Drawing, LegendEntry, Section
+from swad.testbed.results.page.section import Drawing, Figures, LegendEntry, Section
 from swad.testbed.results.surface_report import SurfaceReport
 from swad.util.grouping import group_by
 
@@ -56,8 +56,9 @@ def _section(id: str, dataset: str, report: MeasuredReport) -> Section:
                 title = f"Difference from {of_panel['baseline'].iloc[0]}: {panel}"
                 charts.append(_chart(title, of_panel, report, colors, dashed))
     legend = tuple(LegendEntry(name, colors[name] + 1, dashed[name]) for name in methods)
+    figures = (Figures(legend=legend, charts=tuple(charts), id=f"{id}-charts"),) if charts else ()
     title, lead = f"{what.title.removesuffix(', %')} on {dataset}", f"{what.note} {BANDS}" if charts else what.note
-    return Section(id, title, lead.strip(), legend, tuple(charts), tables=tables)
+    return Section(id, title, lead.strip(), figures, tables=tables)
 
 
 def _surface_section(id: str, dataset: str, report: SurfaceReport) -> Section:
@@ -66,7 +67,8 @@ def _surface_section(id: str, dataset: str, report: SurfaceReport) -> Section:
         corners = sorted({", ".join(surface.corners) for surface in report.by_shape[shape]})
         label = f"Loss on the {shape} through {'; '.join(corners)}, on {dataset}"
         drawings.append(Drawing(themed_svg(figure, f"{id}-{shape}", label), figure.get_figwidth()))
-    return Section(id, f"Loss surfaces on {dataset}", SURFACES_LEAD, drawings=tuple(drawings), tables=report.tables)
+    figures = (Figures(drawings=tuple(drawings)),)
+    return Section(id, f"Loss surfaces on {dataset}", SURFACES_LEAD, figures, tables=report.tables)
 
 
 def _chart(

@@ -1,4 +1,4 @@
-"""A section of the page on measurements of one dataset: curves with their legend, drawings and tables."""
+"""A section of the page: curves with their legend, drawings, mistakes, and tables with their notes."""
 
 from __future__ import annotations
 
@@ -25,6 +25,19 @@ class Drawing(NamedTuple):
     """Its width in inches, beyond which its text would grow."""
 
 
+class Figures(NamedTuple):
+    """Charts that share a legend, or drawings, with their notes."""
+
+    title: str = ""
+    legend: tuple[LegendEntry, ...] = ()
+    charts: tuple[dict[str, Any], ...] = ()
+    """What the page's script draws."""
+    id: str = ""
+    """Where it draws them."""
+    drawings: tuple[Drawing, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
 class Mistake(NamedTuple):
     """A wrong prediction."""
 
@@ -40,14 +53,11 @@ class Mistake(NamedTuple):
 
 @dataclass(frozen=True)
 class Section:
-    """What the template shows, in this order."""
+    """A section of the page."""
 
     id: str
     title: str
-    lead: str
-    legend: tuple[LegendEntry, ...] = ()
-    charts: tuple[dict[str, Any], ...] = ()
-    """What the page's script draws."""
-    drawings: tuple[Drawing, ...] = ()
+    lead: str = ""
+    figures: tuple[Figures, ...] = ()
     mistakes: tuple[Mistake, ...] = ()
     tables: tuple[Table, ...] = ()

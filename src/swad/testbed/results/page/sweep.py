@@ -12,7 +12,7 @@ import json
 import math
 import struct
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -143,25 +143,14 @@ def _averaged_over(results: Sequence[DatasetResults]) -> str:
 
 def _results(results: Sequence[DatasetResults]) -> tuple[list[Any], dict[str, list[Any]]]:
     """Return the methods, and the accuracy in percent behind every mean, by method, dataset, target and trial."""
-    methods: dict[tuple[str, str, str], int] = {}
-    columns: dict[str, list[Any]] = {
-        name: [] for name in ("method", "dataset", "target", "trial", "accuracy", "run", "step")
-    }
-    for number, dataset in enumerate(results):
-        for method in dataset.methods:
-            code = _code(
-                methods,
-                (
-                    method.label,
-                    algorithm_label(method.algorithm),
-                    SELECTED_STEP if method.weights == LIVE else method.weights,
-                ),
-            )
-            for result in dataset.of(method.label):
-                row = (code, number, result.target, result.trial, _round(100 * result.value, 10))
-                for column, value in zip(columns.values(), (*row, result.run, result.step), strict=True):
-                    column.append(value)
-    return list(methods), columns
+    import pandas as pd
+
+    rows = pd.concat([each.results.assign(dataset=number) for number, each in enumerate(results)])
+    weights = rows.weights.replace(LIVE, SELECTED_STEP)
+    methods = _coded(zip(rows.method, rows.algorithm.map(algorithm_label), weights, strict=True))
+    columns = {name: rows[name].tolist() for name in ("dataset", "target", "trial", "run", "step")}
+    accuracies = [_round(100 * value, 10) for value in rows.value]
+    return methods["values"], {"method": methods["codes"], "accuracy": accuracies, **columns}
 
 
 # ------------------------------------------------------------ runs
@@ -285,8 +274,8 @@ def _code(codes: dict[T, int], item: T) -> int:
     return codes.setdefault(item, len(codes))
 
 
-def _coded(values: Iterable[str]) -> dict[str, list[Any]]:
-    codes: dict[str, int] = {}
+def _coded(values: Iterable[Hashable]) -> dict[str, list[Any]]:
+    codes: dict[Hashable, int] = {}
     numbers = [_code(codes, value) for value in values]
     return {"values": list(codes), "codes": numbers}
 
