@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from helpers import ROOT
+
 
 def test_algorithms_are_listed_and_shown(here):
     from swad.testbed.algorithms.registry import list_algorithms
@@ -28,3 +30,16 @@ def test_a_narrow_terminal_shows_whole_names_and_meanings(here, monkeypatch):
     assert "…" not in rows
     for words in ("weight_decay", "5e-05", "L2 penalty of", "mlp_dropout"):
         assert words in rows
+
+
+def test_classes_of_domainbeds_form_are_listed_without_executing_them_and_shown(here, monkeypatch):
+    folder = ROOT / "tests/testbed/algorithms/domainbed/published"
+    monkeypatch.setenv("SWAD_ALGORITHMS", str(folder))
+    monkeypatch.setenv("COLUMNS", "120")
+    listing = here("algorithms")
+    assert f"{folder}/algorithms.py, in DomainBed's form:" in listing.stdout
+    assert "algorithms:ERM, algorithms:Align, algorithms:Adversary" in listing.stdout
+    assert "executing" not in listing.stderr
+    text = here("algorithms", "show", "algorithms:Adversary").stdout
+    for words in ("A discriminator and the network", "lambda_", "as hparams_registry.py draws"):
+        assert words in text

@@ -59,11 +59,13 @@ def test_long_tables_are_cut(here, tiny_run, digits, monkeypatch):
 
 
 def test_mistakes_are_one_line_and_write_nothing(here, tiny_run, digits, tmp_path):
-    output = tmp_path / "out.csv"
+    output, listed = tmp_path / "out.csv", tmp_path / "list.csv"
+    listed.write_text("path\nnew/1.png\n")
     for arguments, message in (
         ((tiny_run, digits / "broken.png", "-o", output), "none of 1 image could be predicted"),
         ((tiny_run, digits, "-o", tmp_path / "out.txt"), "the suffix of --output must be one of .csv, .json"),
         ((tiny_run, tmp_path / "nowhere"), "there is no "),
+        ((tiny_run, listed, "-o", listed), "--output must not replace what is read, got "),
         ((tiny_run.parent, digits), "holds no run"),
         ((tiny_run, digits, "--device", "cuda:77"), "cuda"),
     ):
@@ -71,4 +73,5 @@ def test_mistakes_are_one_line_and_write_nothing(here, tiny_run, digits, tmp_pat
         assert errors[-1].startswith("error: ")
         assert message in errors[-1]
     assert not output.exists()
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["new"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["list.csv", "new"]
+    assert listed.read_text() == "path\nnew/1.png\n"

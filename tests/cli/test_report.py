@@ -177,3 +177,25 @@ def test_report_of_a_search_without_a_page(here, tmp_path, monkeypatch):
     assert "more rows; the page shows all runs" in here("report", tmp_path, "--no-page").stdout
     errors = here("report", tmp_path, "--no-page", "-o", tmp_path / "page.html", code=1).stderr
     assert "--no-page writes none" in errors
+
+
+def test_the_report_shows_what_is_wrong_with_pictures_of_it(demo, here, tmp_path):
+    folder, _ = demo
+    output = here(
+        "report", folder, "-o", tmp_path / "page.html", "--figures", tmp_path, "--figure-formats", "svg"
+    ).stdout
+    assert "Classes: digits, SWAD" in output
+    assert "Worst group: " in output
+    assert (tmp_path / "confusion-digits.svg").exists()
+    page = (tmp_path / "page.html").read_text()
+    assert page.count('<img src="data:image/png;base64,') == 60
+    here("report", folder, "-o", tmp_path / "page.html", "--no-pictures")
+    assert "<img" not in (tmp_path / "page.html").read_text()
+
+
+def test_a_metric_that_was_not_recorded_is_one_line(demo, here):
+    folder, _ = demo
+    assert (
+        "no run has recorded auc: train with --metrics auc" in here("report", folder, "--metric", "auc", code=1).stderr
+    )
+    assert "--select-by must be one of accuracy" in here("report", folder, "--select-by", "roc", code=1).stderr

@@ -22,6 +22,8 @@ class Server:
             def do_GET(self) -> None:
                 outer.answer(self)
 
+            do_HEAD = do_GET  # noqa: N815
+
             def log_message(self, *args: object) -> None: ...
 
         self.http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)

@@ -19,6 +19,7 @@ def list_algorithms(context: typer.Context) -> None:
         return
     from swad.cli._console import make_console, plain_table
     from swad.testbed.algorithms import registry
+    from swad.testbed.algorithms.domainbed import files
 
     table = plain_table("name", "year", "paper", "needs", no_wrap=("name", "year"))
     broken = []
@@ -32,6 +33,10 @@ def list_algorithms(context: typer.Context) -> None:
         table.add_row(name, year, credit, ", ".join(algorithm.all_needs()))
     console = make_console()
     console.print(table)
+    for path in files.files():
+        if names := files.algorithms(path):
+            console.print(f"\n{path}, in DomainBed's form:", markup=False, highlight=False, soft_wrap=True)
+            console.print(", ".join(f"{path.stem}:{name}" for name in names), markup=False, highlight=False)
     for line in broken:
         console.print(line, style="red", markup=False, highlight=False, soft_wrap=True)
     console.print(
@@ -57,7 +62,9 @@ def show(
     console = make_console()
     for part in registry.canonical_name(name).split("+"):
         # The docstring holds formulas: print it verbatim, without markup or rewrapping.
-        console.print(cleandoc(getmodule(registry.get_algorithm(part)).__doc__ or ""), markup=False, highlight=False)
+        cls = registry.get_algorithm(part)
+        described = cls if cls.eager_only else getmodule(cls)  # that of another form stands beside others in its file
+        console.print(cleandoc(described.__doc__ or ""), markup=False, highlight=False)
         console.print()
     console.print(f"Credit: {algorithm.paper or 'not stated'}", markup=False, highlight=False)
     console.print(f"Needs: {', '.join(algorithm.all_needs()) or 'nothing beyond images and labels'}", highlight=False)

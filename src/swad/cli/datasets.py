@@ -65,6 +65,7 @@ def show(name: Annotated[str, typer.Argument(help="Name of a dataset.", autocomp
 
     from swad.cli._console import make_console
     from swad.testbed.data import benchmarks
+    from swad.testbed.data.benchmark import addresses
 
     benchmark = benchmarks.get(name)
     counts, defaults = benchmark.counts, benchmark.defaults
@@ -80,7 +81,7 @@ def show(name: Annotated[str, typer.Argument(help="Name of a dataset.", autocomp
         "license": benchmark.license,
         "citation": benchmark.citation,
         "homepage": benchmark.homepage,
-        "sources": "\n".join(", ".join(item.url for item in source) for source in benchmark.sources),
+        "sources": "\n".join(", ".join(addresses(source)) for source in benchmark.sources),
     }
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column(style="bold")
@@ -100,7 +101,7 @@ def _files(benchmark: Benchmark) -> str:
 
 
 def check(
-    path: Annotated[Path, typer.Argument(help="Directory of the dataset.")],
+    path: Annotated[Path, typer.Argument(help="Directory of the dataset, or whatever else --data takes.")],
     name: Annotated[str | None, typer.Option(help="Name of the dataset. Default: that of the directory.")] = None,
     decode: Annotated[bool, typer.Option(help="Decode every image.")] = True,
 ) -> None:

@@ -30,6 +30,7 @@ EXTRAS = {
         "requests",
     ),
     "torchcodec": ("torchcodec",),
+    "hub": ("pyarrow",),
     "report": ("matplotlib", "jinja2", "scipy", "scikit-posthocs"),
     "flatness": ("curvlinops-for-pytorch",),
     "sweep": ("ray",),

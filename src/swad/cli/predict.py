@@ -6,8 +6,9 @@ import csv
 import json
 import sys
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
-from itertools import islice
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import chain, repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -25,8 +26,6 @@ swad predict runs/my_images/erm/none-0 new_images -o predictions.csv
 swad predict runs/my_images/erm/none-0 list.csv -o predictions.json --weights swad
 """
 
-Counts = dict[str, dict[str, float]]
-"""Counts and sums by domain."""
 RunOrFile = Annotated[
     Path, typer.Argument(metavar="RUN", help="Directory of a finished run, or a weights file of one.")
 ]
@@ -64,6 +63,8 @@ def predict(
 
     if output is not None:
         require_choice("the suffix of --output", output.suffix, (".csv", ".json"))
+        if output.resolve() in {path.resolve() for path in images}:
+            raise ValueError(f"--output must not replace what is read, got {output}: name another file")
     where = find_device(device)
     file, _ = find_weights(run, weights)
     predictor, group_size = load_predictor(file), eval_group_size(read_card(file))
@@ -72,18 +73,24 @@ def predict(
         f"predicting {counted(len(found), 'image')} with {file}"
         + f" in mixed groups of {group_size}" * bool(group_size)
     )
-    by_domain: Counts = defaultdict(lambda: defaultdict(float))
-    with progress_report() as progress:
-        rows = predict(predictor, found, where, _warn, group_size=group_size, workers=workers, progress=progress)
-        rows = _counted(rows if output is None else _written(rows, output), by_domain)
-        shown = list(islice(rows, MAX_ROWS))
-        others = sum(1 for _ in rows)
+    shown: list[Prediction] = []
+    by_domain: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+    with progress_report() as progress, _open(output) as write:
+        for row in predict(predictor, found, where, _warn, group_size=group_size, workers=workers, progress=progress):
+            write(row)
+            if len(shown) < MAX_ROWS:
+                shown.append(row)
+            counts = by_domain[row.domain]
+            counts["images"] += 1
+            counts["labeled"] += row.label != ""
+            counts["correct"] += row.predicted == row.label
+            counts["probability"] += row.probability
     table = plain_table("Image", "Class", "Probability", "Label", right=("Probability",))
     for row in shown:
         table.add_row(row.path, row.predicted, f"{row.probability:.3f}", row.label)
     console = make_console()
     console.print(table, highlight=False)
-    if others:
+    if others := int(sum(counts["images"] for counts in by_domain.values())) - len(shown):
         print(f"and {others:,} more; --output predictions.csv writes all")
     numbers = ("Images", "Mean probability", "Accuracy, %")
     summary = plain_table("\nDomain", *(f"\n{name}" for name in numbers), right=[f"\n{name}" for name in numbers])
@@ -99,30 +106,21 @@ def _warn(text: str) -> None:
     print(f"warning: {text}", file=sys.stderr, flush=True)
 
 
-def _counted(rows: Iterable[Prediction], by_domain: Counts) -> Iterator[Prediction]:
-    for row in rows:
-        counts = by_domain[row.domain]
-        counts["images"] += 1
-        counts["labeled"] += row.label != ""
-        counts["correct"] += row.predicted == row.label
-        counts["probability"] += row.probability
-        yield row
-
-
-def _written(rows: Iterable[Prediction], output: Path) -> Iterator[Prediction]:
-    """Write predictions while they pass, as CSV or as one JSON list; the file gets its name after the last one."""
+@contextmanager
+def _open(output: Path | None) -> Iterator[Callable[[Prediction], object]]:
+    """Yield what writes a prediction, as CSV or into one JSON list; the file gets its name after the last one."""
     from swad.testbed.deploy.predict import Prediction
     from swad.util.files import atomic_write
 
+    if output is None:
+        yield lambda row: None
+        return
     with atomic_write(output, follow_link=True) as partial, partial.open("w", newline="", encoding="utf-8") as file:
-        writer, before = csv.writer(file, lineterminator="\n"), "[\n"
         if output.suffix == ".csv":
+            writer = csv.writer(file, lineterminator="\n")
             writer.writerow(Prediction._fields)
-        for row in rows:
-            if output.suffix == ".csv":
-                writer.writerow(row)
-            else:
-                file.write(before + json.dumps(row._asdict(), ensure_ascii=False))
-                before = ",\n"
-            yield row
-        file.write("\n]\n" * (output.suffix == ".json"))
+            yield writer.writerow
+        else:
+            before = chain(["[\n"], repeat(",\n"))
+            yield lambda row: file.write(next(before) + json.dumps(row._asdict(), ensure_ascii=False))
+            file.write("\n]\n")

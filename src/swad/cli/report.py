@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -16,8 +16,10 @@ from swad.util.names import counted, require_choice
 
 if TYPE_CHECKING:
     import pandas as pd
+    from PIL.Image import Image
     from rich.console import Console
 
+    from swad.testbed.results.run_data import RunData
     from swad.testbed.results.runs import RunList
     from swad.testbed.results.selection import DatasetResults
     from swad.testbed.results.tables import Table
@@ -39,6 +41,9 @@ def report(
         Path | None, typer.Option("--output", "-o", help="File of the page. Default: FOLDER/report.html.")
     ] = None,
     no_page: Annotated[bool, typer.Option("--no-page", help="Print the tables and write no page.")] = False,
+    no_pictures: Annotated[
+        bool, typer.Option("--no-pictures", help="Name the mistakes of the shown method without their images.")
+    ] = False,
     select: Select = "iid",
     select_by: SelectBy = None,
     metric: Metric = "accuracy",
@@ -120,16 +125,23 @@ def report(
                     results=by_dataset,
                     measured=reports,
                     problems=[*problems, *damaged],
+                    find_picture=None if no_pictures else _find_picture,
                     follow_link=output is not None,
                 )
                 written.append(str(page))
             if figures is not None:
+                from swad.testbed.results.figures.confusion import confusion_figure
                 from swad.testbed.results.figures.critical_difference import critical_difference_figure
                 from swad.testbed.results.figures.style import save_figures
                 from swad.testbed.results.figures.training import save_valley_figures
                 from swad.testbed.results.method_ranks import RANKS_NEED, rank_results
+                from swad.testbed.results.mistakes import shown_predictions
 
                 drawn = save_valley_figures(by_dataset, figures, formats)
+                for results in by_dataset:
+                    if (shown := shown_predictions(results)) is not None:
+                        stem = figures / f"confusion-{results.dataset}"
+                        drawn += save_figures(confusion_figure(shown), stem, formats)
                 if (ranked := rank_results(by_dataset)) is not None:
                     diagram = critical_difference_figure(ranked)
                     drawn += save_figures(diagram, figures / "critical-difference", formats)
@@ -148,6 +160,13 @@ def report_trained(folder: Path, page: Path | None = None, select: str = "iid") 
     """Report on runs that were just trained, whose training has succeeded even if the page needs another package."""
     with suppress(typer.Exit):
         report(folder, page, select=select)
+
+
+def _find_picture(run: RunData, row: Any) -> Image | None:
+    from swad.testbed.data.pictures import find_picture
+
+    data_dir = run.config.get("data_dir")
+    return find_picture(str(run.config.get("dataset")), data_dir, row.domain, row.image, row.label, row.path)
 
 
 def _compare(
@@ -191,6 +210,7 @@ def _print_runs(console: Console, runs: RunList, by_dataset: Sequence[DatasetRes
     from rich.text import Text
 
     from swad.cli._console import MAX_ROWS, print_first_rows
+    from swad.testbed.results.mistakes import class_table, shown_predictions
     from swad.testbed.results.run_tables import ranges_table, selected_runs_table
 
     tables = [selected_runs_table(results) for results in by_dataset]
@@ -199,6 +219,7 @@ def _print_runs(console: Console, runs: RunList, by_dataset: Sequence[DatasetRes
     tables.append(
         ranges_table(runs if len(runs) <= MAX_ROWS else [run for number, run in enumerate(runs) if number in selected])
     )
+    tables += [class_table(shown) for results in by_dataset if (shown := shown_predictions(results)) is not None]
     for table in tables:
         if table.rows:
             print_first_rows(console, table)

@@ -85,6 +85,7 @@ swad train PACS --data data --target sketch --trial 0,1,2 --averages swad,swa,em
 swad train PACS --data data --algorithm erm,coral --set lr=3e-5,batch_size=16
 swad train PACS --data data --target none
 swad train folder --data my_images --network resnet18
+swad train folder --data hub:flwrlabs/pacs
 swad train imagenet --data /data/imagenet
 """
 

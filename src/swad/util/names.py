@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import os
 import re
 import unicodedata
 from collections.abc import Iterable
@@ -64,15 +63,6 @@ def file_stem(parts: Iterable[str]) -> str:
     'digits-no-target-coral+sam'
     """
     return re.sub(r"[^\w.+-]+", "-", "-".join(parts))
-
-
-def data_name(data: str | os.PathLike[str]) -> str:
-    """Return the name of data of your own: that of its directory or CSV file.
-
-    >>> data_name("shots/office"), data_name("shots/list.csv")
-    ('office', 'list')
-    """
-    return PurePath(os.path.abspath(data)).name.removesuffix(".csv")
 
 
 def snapshot_name(step: int) -> str:

@@ -3,10 +3,12 @@
 import random
 from pathlib import Path
 
+import huggingface_hub.constants
 import pytest
 
 from helpers.download_server import Server
 from helpers.image_files import make_files
+from helpers.parquet_files import Hub
 
 
 @pytest.fixture
@@ -26,3 +28,19 @@ def root(tmp_path) -> Path:
 @pytest.fixture
 def folder(tmp_path) -> Path:
     return tmp_path / "caches"
+
+
+@pytest.fixture
+def hub(tmp_path, monkeypatch):
+    """The dataset owner/shots at a local server that the Hub's client uses, and a cache of its own."""
+    monkeypatch.setenv("SWAD_CACHE", str(tmp_path / "cache"))
+    folder = tmp_path / "at-the-hub"
+    folder.mkdir()
+    server = Hub("owner/shots", folder)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", server.url.rstrip("/"))
+    template = server.url + "{repo_id}/resolve/{revision}/{filename}"
+    monkeypatch.setattr(huggingface_hub.constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+    yield server
+    server.http.shutdown()
+    server.http.server_close()

@@ -52,7 +52,7 @@ def test_columns_paths_and_names_of_many_kinds(tree):
     file.write_text(text, encoding="utf-8")
     dataset = benchmarks.load("folder", file)
     assert dataset.domain_names == ("site, north", "site, south")
-    assert dataset.classes == ("9", "10")  # by value
+    assert dataset.classes == ("10", "9")  # in the order of folders
     dataset.domains[0].image(0)
 
 
@@ -64,7 +64,7 @@ def test_a_known_benchmark_is_read_from_a_csv_file(tmp_path):
         benchmarks.load("PACS", file)
     dataset = benchmarks.load("PACS", file, check_counts=False)
     assert dataset.domain_names == benchmark.domains
-    assert dataset.notes == ("ignored extra, which is not one of the domains",)
+    assert dataset.domains[0].files[0] == "art_painting/dog/000.png"
     rows = [row for row in rows_of(tree) if row[1] != "photo" and row[2] != "dog"]
     with pytest.raises(DataError, match="domain photo is missing; class dog is missing in every domain"):
         benchmarks.load("PACS", write(tree / "less.csv", rows), check_counts=False)
@@ -98,7 +98,7 @@ def problem(file: Path) -> str:
 def test_missing_files_are_listed_at_once(tree):
     rows = rows_of(tree) + [[f"gone/{i:02}.png", "north", "cat"] for i in range(25)]
     message = problem(write(tree / "list.csv", rows))
-    assert f"25 files that it lists cannot be found from {tree}: gone/00.png, gone/01.png" in message
+    assert f"25 files of {tree}/list.csv cannot be found from {tree}: gone/00.png, gone/01.png" in message
     assert "gone/19.png and 5 more" in message
     assert "gone/20.png" not in message
 
@@ -111,10 +111,10 @@ def test_missing_files_are_listed_at_once(tree):
             "must name the columns path,domain,label, but path, domain is not in file,site",
         ),
         ("", "No columns to parse"),
-        ("path,domain,label\n", "it lists no images"),
+        ("path,domain,label\n", "it contains no domains"),
         ("path,domain,label\na.png,,cat\n", "but line 2 has an empty cell"),
         ("path,domain,label\na.png,x,cat\nb.png,x\nc.png,x,dog,more\n", "Expected 3 fields in line 4, saw 4"),
-        ("path,domain,label\na.png,x,cat\na.png,y,cat\n", "a.png is listed twice; give every image one domain"),
+        ("path,domain,label\na.png,x,cat\na.png,y,cat\n", "must list an image once, but a.png is repeated: keep one"),
         ("path,domain,label\na.png,x,cat\nb.png,y,Katze\n", "of which no other domain has one; name classes alike"),
         (b"path,domain,label\n\xe9.png,x,cat\n", "it must be a CSV file in UTF-8"),
         ("path,domain,label\na.png,../x,cat\nb.png,y,cat\n", "not outside of its folder, got '../x'"),

@@ -144,7 +144,7 @@ def test_datasets_are_recognized(tmp_path):
 def test_folders_that_cannot_be_checked(tmp_path):
     with pytest.raises(DataError, match="not a folder"):
         check(tmp_path / "none")
-    with pytest.raises(DataError, match="is embedded in code"):
+    with pytest.raises(DataError, match="is made by code or part of an installed package"):
         check(tmp_path, "digits")
     empty = check(tmp_path)
     assert not empty.ok

@@ -114,3 +114,17 @@ def test_the_diagram_does_not_depend_on_the_order_of_a_set() -> None:
     (axes,) = critical_difference_figure(alike).axes
     (bar,) = (line for line in axes.lines if len(set(line.get_ydata())) == 1)
     assert list(bar.get_xdata()) == sorted(alike.ranks.values())
+
+
+def test_long_labels_stay_inside_of_the_diagram():
+    pytest.importorskip("matplotlib")
+    from swad.testbed.results.figures.critical_difference import critical_difference_figure
+
+    labels = [f"{name} (DomainBed, selected step)" for name in ("ERM", "EQRM", "CausIRL_CORAL")]
+    noise = ([0.8, 0.7, 0.6, 0.5], [0.7, 0.8, 0.5, 0.6], [0.7, 0.7, 0.7, 0.5])
+    figure = critical_difference_figure(rank_scores(dict(zip(labels, noise, strict=True)), "runs"))
+    figure.canvas.draw()
+    (axes,) = figure.axes
+    boxes = [text.get_window_extent() for text in axes.texts]
+    assert len(boxes) >= 3
+    assert all(box.x0 >= 0 and box.x1 <= figure.bbox.x1 for box in boxes)

@@ -27,15 +27,14 @@ def test_predictions_are_read_as_they_were_written(tmp_path):
         "weights", "domain", "split", "image", "path", "label", "prediction", "probability",
     ]  # fmt: skip
     assert frame.iloc[:3, :7].to_numpy().tolist() == [
-        ["swad", "photo", "in", 4, "photo/cat/4.jpg", "cat", "cat"],
-        ["swad", "photo", "in", 0, "photo/é/0.jpg", "<b>", "dog"],
+        ["swad", "photo", "in", 4, "/data/pets/photo/cat/4.jpg", "cat", "cat"],
+        ["swad", "photo", "in", 0, "/data/pets/photo/é/0.jpg", "<b>", "dog"],
         ["swad", "sketch", "out", 7, "", "dog", "dog"],
     ]
     assert frame.prediction.tolist()[3:] == ["dog", "<b>", "<b>"]
     np.testing.assert_array_equal(frame[["p(cat)", "p(dog)", "p(<b>)"]], np.concatenate([CHANCES, other]))
     assert frame.probability.tolist() == pytest.approx([0.7, 0.6, 0.5, 0.7, 0.6, 0.5])
     assert (frame.label == frame.prediction).tolist() == [True, False, True, False, True, False]
-    assert frame.attrs["roots"] == {"photo": "/data/pets", "sketch": ""}
 
 
 def test_with_many_classes_only_the_probability_of_the_predicted_one_is_kept(tmp_path, monkeypatch):

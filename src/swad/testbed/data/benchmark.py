@@ -34,8 +34,13 @@ class Download:
     """Unpack the file as an archive (zip or tar)."""
 
 
-Source = tuple[Download, ...]
-"""All files of a dataset, at one place."""
+Source = tuple[Download, ...] | str
+"""All files of a dataset, at one place; or ``hub:owner/name``, at the Hugging Face Hub."""
+
+
+def addresses(source: Source) -> tuple[str, ...]:
+    """Return the addresses of a source."""
+    return (source,) if isinstance(source, str) else tuple(item.url for item in source)
 
 
 @dataclass(frozen=True)
@@ -82,8 +87,8 @@ class Benchmark:
     excluded: Callable[[Path, Options], frozenset[str]] | None = None
     """Returns the relative paths of images to leave out."""
     layout: Literal["folders", "idx", "embedded"] = "folders"
-    """How the dataset is stored: image folders, MNIST's idx files, or embedded in code, which needs no directory:
-    ``read`` generates the images, or finds them in an installed package."""
+    """How the dataset is stored: image folders, MNIST's idx files, or in no directory ("embedded"): made by code, or
+    inside an installed package."""
 
     @property
     def total(self) -> int | None:

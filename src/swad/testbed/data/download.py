@@ -18,12 +18,13 @@ import shutil
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from swad.testbed.data.benchmark import Benchmark, Download, Source
+from swad.testbed.data import hub, parquet
+from swad.testbed.data.benchmark import Benchmark, Download, addresses
 from swad.testbed.data.benchmarks import get
 from swad.testbed.data.verify import CheckResult, check
 from swad.util.files import FileLock, FileLockedError, read_json, write_json
@@ -69,7 +70,9 @@ def download_dataset(
     root = Path(root)
     if not benchmark.sources:
         embedded = benchmark.layout == "embedded"
-        reason = "it is embedded in code" if embedded else "get its images yourself, and name their folder"
+        reason = (
+            "it is made by code or part of a package" if embedded else "get its images yourself, and name their folder"
+        )
         raise DataError(f"there is nothing to download for {benchmark.name}; {reason}")
     path = root / benchmark.folder
     if path.exists() and any(path.iterdir()):
@@ -101,18 +104,23 @@ def _first_complete(
     benchmark: Benchmark, path: Path, work: Path, progress: Progress | None, retries: int
 ) -> tuple[tuple[DownloadedFile, ...], Path, CheckResult]:
     """Return the files of the first source that has the whole dataset, its folder, and the counts of its images."""
-    failures = []
+    failures, unpacked = [], work / "unpacked"
     for source in benchmark.sources:
+        shutil.rmtree(unpacked, ignore_errors=True)
+        unpacked.mkdir()
         try:
-            files = tuple(_fetch(item, work, progress, retries) for item in source)
-            dataset = _assemble(benchmark, source, work, progress)
+            if isinstance(source, str):
+                files = _unpack_from_hub(source, work, unpacked, progress)
+            else:
+                files = _unpack_files(source, work, unpacked, progress, retries)
+            dataset = _find_dataset(benchmark, unpacked)
             checked = check(dataset, benchmark, decode=False)
             if checked.ok:
                 return files, dataset, checked
-            failures.append(f"{', '.join(item.url for item in source)}: {listed(checked.problems)}")
+            failures.append(f"{', '.join(addresses(source))}: {listed(checked.problems)}")
         except DataError as error:
-            failures.append(str(error))
-    shutil.rmtree(work / "unpacked", ignore_errors=True)
+            failures.append(f"{', '.join(addresses(source))}: {error}")
+    shutil.rmtree(unpacked, ignore_errors=True)
     raise DataError(
         f"cannot download {benchmark.name}: {'; '.join(failures)}. Run the command again to resume (delete {work} to "
         f"start over); or save one of these files in {work} by hand and run it again; or put the images at "
@@ -146,29 +154,47 @@ def _fetch(item: Download, work: Path, progress: Progress | None, retries: int) 
     try:
         pooch.retrieve(item.url, item.sha256, item.filename, work, downloader=transfer)
     except (gdown.exceptions.DownloadError, requests.RequestException) as error:
-        raise DataError(f"{item.filename} from {item.url}: {one_line(error)}") from error
+        raise DataError(f"cannot fetch {item.filename} ({one_line(error)})") from error
     except ValueError:  # pooch removed it: resuming from damaged bytes would never succeed
         raise DataError(
-            f"{item.filename} from {item.url}: it must have the published checksum, expected {item.sha256}; removed it"
+            f"{item.filename} must have the published checksum, expected {item.sha256}; removed it"
         ) from None
     return DownloadedFile(item.url, item.filename, path.stat().st_size, pooch.file_hash(path), item.sha256 is not None)
 
 
-def _assemble(benchmark: Benchmark, source: Source, work: Path, progress: Progress | None) -> Path:
-    """Unpack all files into one new folder, and return the folder of the dataset in it."""
-    unpacked = work / "unpacked"
-    shutil.rmtree(unpacked, ignore_errors=True)
-    unpacked.mkdir()
+def _unpack_files(
+    source: Sequence[Download], work: Path, into: Path, progress: Progress | None, retries: int
+) -> tuple[DownloadedFile, ...]:
+    """Fetch all files, then unpack them."""
+    files = tuple(_fetch(item, work, progress, retries) for item in source)
     for item in source:
         file = work / item.filename
         if not item.unpack:
-            shutil.copyfile(file, unpacked / item.filename)
+            shutil.copyfile(file, into / item.filename)
             continue
         try:
-            unpack(file, unpacked, progress)
+            unpack(file, into, progress)
         except DataError:
             file.unlink()  # resuming from bytes that do not unpack would never succeed
             raise
+    return files
+
+
+def _unpack_from_hub(address: str, work: Path, into: Path, progress: Progress | None) -> tuple[DownloadedFile, ...]:
+    """Fetch the parquet files of a dataset at the Hugging Face Hub, then unpack them."""
+    import pooch
+
+    paths = hub.fetch(address, work / "hub")
+    parquet.unpack(paths, into, progress=progress)
+    names = [path.relative_to(work / "hub").as_posix() for path in paths]
+    return tuple(
+        DownloadedFile(f"{address}/{name}", name, path.stat().st_size, pooch.file_hash(path), verified=False)
+        for name, path in zip(names, paths, strict=True)
+    )
+
+
+def _find_dataset(benchmark: Benchmark, unpacked: Path) -> Path:
+    """Return the folder of the dataset among unpacked files: every archive has another one."""
     if benchmark.arrange is not None:
         return benchmark.arrange(unpacked)
     if benchmark.read is not None or not benchmark.domains:
@@ -177,10 +203,7 @@ def _assemble(benchmark: Benchmark, source: Source, work: Path, progress: Progre
         if set(benchmark.domains) <= {benchmark.aliases.get(entry.name, entry.name) for entry in folder.iterdir()}:
             return folder
     entries = ", ".join(sorted(entry.name for entry in unpacked.iterdir())) or "nothing"
-    raise DataError(
-        f"{', '.join(item.filename for item in source)} must contain the folders {', '.join(benchmark.domains)}, got "
-        f"{entries}"
-    )
+    raise DataError(f"it must contain the folders {', '.join(benchmark.domains)}, got {entries}")
 
 
 MAX_MEMBERS = 2_000_000

@@ -9,6 +9,7 @@ These rules keep labels stable and report everything that is ignored:
 - A class without images in any domain, a folder inside a class folder, a name that is not UTF-8, and two classes that
   differ only in case or in how Unicode encodes their accents are errors.
 - The class folders of a domain may be in a folder ``images``, if there is nothing else in the domain's folder.
+- A domain that shares no class with the others is an error.
 - Images above or below the level of ``<domain>/<class>/<image>`` are named. If no image is at that level, the error
   says which level is missing.
 - A folder of your own may also have no domains: class folders alone, ``<class>/<image>``, or class folders in
@@ -21,8 +22,7 @@ from __future__ import annotations
 
 import os
 import unicodedata
-from collections.abc import Collection, Iterable, Mapping
-from collections.abc import Set as AbstractSet
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -31,8 +31,9 @@ import numpy as np
 
 from swad.testbed.data.benchmark import Benchmark, Options
 from swad.testbed.data.domains import Dataset, FileDomain, IntArray
+from swad.util.data_path import data_name
 from swad.util.images import DataError, entries, image_files, is_image
-from swad.util.names import counted, data_name, is_utf8, listed, name_problem
+from swad.util.names import counted, is_utf8, listed, name_problem
 
 ONLY_DOMAIN = "images"
 """Name of the domain of a folder without domains."""
@@ -56,10 +57,10 @@ class Tree:
     folders: dict[str, str]
     """Folder name of each domain; "." if the class folders are in the folder itself."""
     files: dict[str, dict[str, list[str]]]
-    """``files[domain][class]`` is a sorted list of file names."""
-    oddities: tuple[tuple[str, Oddity], ...]
+    """``files[domain][class]`` is a sorted list of paths below ``path``."""
+    oddities: tuple[tuple[str, Oddity], ...] = ()
     """What is not an image of a class: its path, and what is odd about it."""
-    is_split: bool
+    is_split: bool = False
     """Whether the folders are not domains, but the splits of one domain."""
 
     @property
@@ -75,16 +76,10 @@ class Tree:
         """Return the number of images of a domain."""
         return sum(len(files) for files in self.files[domain].values())
 
-    def classes_of_domains(self) -> dict[str, set[str]]:
-        """Return the classes that have images in each domain with images."""
-        present = {domain: {name for name, files in classes.items() if files} for domain, classes in self.files.items()}
-        return {domain: names for domain, names in present.items() if names}
-
     def domain_paths(self, domain: str) -> Iterable[str]:
         """Iterate over the paths of a domain's images, sorted by class."""
-        for name, files in sorted(self.files[domain].items()):
-            for file in files:
-                yield _join(self.folders[domain], f"{name}/{file}")
+        for _, files in sorted(self.files[domain].items()):
+            yield from files
 
     def domain_labels(self, domain: str) -> IntArray:
         """Return the class index of every image of a domain, in the order of `domain_paths`."""
@@ -153,7 +148,7 @@ def scan(benchmark: Benchmark, path: Path, options: Options) -> Tree:
                 elif not is_image(entry.name):
                     oddities.append((relative, "other file"))
                 elif relative not in excluded:
-                    images.append(entry.name)
+                    images.append(relative)
             files[domain][name] = images
     oddities += [(folder, "unknown folder") for domain, folder in sorted(folders.items()) if domain not in files]
     used = {domain: folders[domain] for domain in files}
@@ -185,26 +180,27 @@ def layout_problems(benchmark: Benchmark, tree: Tree) -> list[str]:
     for name in tree.classes:
         if not any(tree.files[domain].get(name) for domain in tree.files):
             problems.append(f"class {name} has no images in any domain; remove its folders or add images")
-    problems += unrelated_domains(tree.classes_of_domains())
+    present = {domain: {name for name, files in classes.items() if files} for domain, classes in tree.files.items()}
+    for domain, own in present.items():
+        elsewhere = set().union(*(others for other, others in present.items() if other != domain))
+        if own and elsewhere and own.isdisjoint(elsewhere):
+            problems.append(
+                f"domain {domain} has the classes {listed(sorted(own))}, of which no other domain has one; name "
+                "classes alike in all domains"
+            )
     if len(tree.classes) == 1:
         problems.append(f"{tree.classes[0]} is the only class; images must be at <domain>/<class>/<image>")
     problems += _encoding_problems((*tree.folders.values(), *tree.classes)) + _spelling_problems(tree.classes)
     names = filter(is_utf8, tree.folders.values())
     problems += [problem for name in names if (problem := name_problem("the folder of a domain", name))]
-    return problems + class_problems(benchmark, tree.classes)
-
-
-def class_problems(benchmark: Benchmark, found: Collection[str]) -> list[str]:
-    """Return the differences between the classes that were found and those of a benchmark, one line each."""
     if benchmark.classes is not None:
-        unknown = [name for name in sorted(found) if name not in benchmark.classes]
-        missing = [name for name in benchmark.classes if name not in found]
-        return [f"class {name} does not belong to {benchmark.name}" for name in unknown] + [
-            f"class {name} is missing in every domain" for name in missing
-        ]
-    if benchmark.n_classes not in (None, len(found)):
-        return [f"found {len(found)} classes, expected {benchmark.n_classes}"]
-    return []
+        unknown = [name for name in tree.classes if name not in benchmark.classes]
+        missing = [name for name in benchmark.classes if name not in tree.classes]
+        problems += [f"class {name} does not belong to {benchmark.name}" for name in unknown]
+        problems += [f"class {name} is missing in every domain" for name in missing]
+    elif benchmark.n_classes is not None and len(tree.classes) != benchmark.n_classes:
+        problems.append(f"found {len(tree.classes)} classes, expected {benchmark.n_classes}")
+    return problems
 
 
 def count_problems(benchmark: Benchmark, counts: Mapping[str, int]) -> list[str]:
@@ -238,57 +234,37 @@ def notes(tree: Tree) -> list[str]:
         else:
             lines.append("without a folder val, validation images are drawn at random from train")
     # Domains and classes without any image are problems, not notes.
-    return lines + class_gaps(tree.classes_of_domains())
-
-
-def class_gaps(classes: Mapping[str, AbstractSet[str]]) -> list[str]:
-    """Return a note on the classes that some domains lack; none if all have the same classes.
-
-    Args:
-        classes: The classes that have images in each domain.
-    """
-    lacking = {
-        name: [domain for domain, names in classes.items() if name not in names]
-        for name in sorted(set().union(*classes.values()))
-    }
-    gaps = [f"class {name} has no images in {', '.join(domains)}" for name, domains in lacking.items() if domains]
-    return [f"{', '.join(_first_lines(gaps, 3))}; the labels of other classes do not change"] if gaps else []
-
-
-def unrelated_domains(classes: Mapping[str, AbstractSet[str]]) -> list[str]:
-    """Return the domains that share no class with another one, one line each: nothing can be learned for them.
-
-    >>> unrelated_domains({"day": {"cat", "dog"}, "night": {"Katze", "Hund"}})[0]
-    'domain day has the classes cat, dog, of which no other domain has one; name classes alike in all domains'
-    """
-    return [
-        f"domain {domain} has the classes {listed(sorted(names))}, of which no other domain has one; name classes "
-        "alike in all domains"
-        for domain, names in classes.items()
-        if len(classes) > 1 and all(names.isdisjoint(others) for other, others in classes.items() if other != domain)
+    domains = [domain for domain in tree.files if tree.count(domain)]
+    lacking = {name: [domain for domain in domains if not tree.files[domain].get(name)] for name in tree.classes}
+    gaps = [
+        f"class {name} has no images in {', '.join(without)}"
+        for name, without in lacking.items()
+        if 0 < len(without) < len(domains)
     ]
+    if gaps:
+        lines.append(f"{', '.join(_first_lines(gaps, 3))}; the labels of other classes do not change")
+    return lines
 
 
 def read_image_folder(benchmark: Benchmark, root: Path | None, check_counts: bool, options: Options) -> Dataset:
     """Read a dataset of image files; with ``check_counts`` the image counts must equal the published ones."""
     path = locate(benchmark, root)
-    tree = scan(benchmark, path, options)
+    return read_tree(benchmark, path, scan(benchmark, path, options), check_counts)
+
+
+def read_tree(benchmark: Benchmark, path: Path, tree: Tree, check_counts: bool) -> Dataset:
+    """Return the dataset of a tree, which was listed from the folder or file `path`."""
     layout = layout_problems(benchmark, tree)
     found = {domain: tree.count(domain) for domain in tree.files}
     counts = count_problems(benchmark, found) if check_counts else []
-    require_no_problems(benchmark, path, layout, counts)
-    domains = (_split_domain(tree),) if tree.is_split else read_domains(tree)
-    name = benchmark.name if benchmark.domains else data_name(path.resolve())
-    return Dataset(name, domains, tree.classes, benchmark.image_spec, benchmark.defaults, tuple(notes(tree)))
-
-
-def require_no_problems(benchmark: Benchmark, path: Path, layout: list[str], counts: list[str]) -> None:
-    """Raise an error with the problems of a dataset, those of its layout and its numbers of images."""
     if layout or counts:
         advice = f"run `swad datasets check {path} --name {benchmark.name}`"
         if not layout:
             advice += ", or allow it with --allow-count-mismatch (check_counts=False)"
         raise DataError(f"{benchmark.name} at {path}: {'; '.join(_first_lines(layout + counts))}; {advice}")
+    domains = (_split_domain(tree),) if tree.is_split else read_domains(tree)
+    name = benchmark.name if benchmark.domains else data_name(path.resolve())
+    return Dataset(name, domains, tree.classes, benchmark.image_spec, benchmark.defaults, tuple(notes(tree)))
 
 
 def read_domains(tree: Tree) -> tuple[FileDomain, ...]:

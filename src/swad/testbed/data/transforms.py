@@ -125,7 +125,12 @@ class PredictorTransform:
 
         if isinstance(image, str | os.PathLike):
             image = read_image(Path(image))
-        elif isinstance(image, np.ndarray) and _is_picture(image):
+        elif (
+            isinstance(image, np.ndarray)
+            and image.dtype == np.uint8
+            and image.size
+            and (image.ndim == 2 or image.shape[2:] in ((1,), (2,), (3,), (4,)))
+        ):
             image = to_pil(image if image.ndim == 3 else image[..., None])
         elif not isinstance(image, Image.Image):
             got = f"{image.dtype} {tuple(image.shape)}" if hasattr(image, "dtype") else type(image).__name__
@@ -134,15 +139,6 @@ class PredictorTransform:
                 f"got {got}: convert it"
             )
         return self._resize(image if self._mode is None else eight_bits(image).convert(self._mode))
-
-
-def _is_picture(array: np.ndarray[Any, Any]) -> bool:
-    return (
-        array.dtype == np.uint8
-        and array.size > 0
-        and array.ndim > 1
-        and array.shape[2:] in ((), (1,), (2,), (3,), (4,))
-    )
 
 
 def to_pil(image: Image.Image | ByteArray) -> Image.Image:

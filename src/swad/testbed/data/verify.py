@@ -14,9 +14,10 @@ from swad.testbed.data import image_folder, mnist
 from swad.testbed.data.benchmark import Benchmark
 from swad.testbed.data.benchmarks import get, names, read
 from swad.testbed.data.domains import Domain, FileDomain
+from swad.testbed.data.parquet import as_folder
 from swad.testbed.data.shards import ShardDomain
-from swad.testbed.data.table import is_csv
 from swad.util.cpu import available_cores
+from swad.util.data_path import is_csv
 from swad.util.images import DataError
 from swad.util.progress import Progress
 
@@ -74,18 +75,22 @@ def check(
     """Check the dataset in a folder.
 
     Args:
-        path: Folder of the dataset, or CSV file of its images.
+        path: Folder of the dataset or of parquet files, CSV file of its images, or ``hub:owner/name``.
         name: Name of the dataset. Default: recognize it from its folders.
         decode: Decode every image.
         progress: Progress callback for decoding.
     """
     started = time.perf_counter()
     path = Path(path)
+    if name is None or _benchmark(name).read is None:
+        path = as_folder(path)
     if not path.is_dir() and not (is_csv(path) and path.is_file()):
         raise DataError(f"{path} is not a folder; give the folder of the dataset, or a CSV file of its images")
-    benchmark = name if isinstance(name, Benchmark) else get(name) if name else recognize(path)
+    benchmark = _benchmark(name) if name else recognize(path)
     if benchmark.layout == "embedded":
-        raise DataError(f"{benchmark.name} is embedded in code; there is no folder to check")
+        raise DataError(
+            f"{benchmark.name} is made by code or part of an installed package; there is no folder to check"
+        )
     if benchmark.read is None and path.is_dir():
         path = image_folder.locate(benchmark, path)
         tree = image_folder.scan(benchmark, path, benchmark.options)
@@ -114,6 +119,10 @@ def check(
     )
 
 
+def _benchmark(name: str | Benchmark) -> Benchmark:
+    return name if isinstance(name, Benchmark) else get(name)
+
+
 def recognize(path: Path) -> Benchmark:
     """Return the benchmark that a folder contains, by the folder's name, else by its domains; else ``folder``."""
     if is_csv(path):
@@ -124,7 +133,7 @@ def recognize(path: Path) -> Benchmark:
             known.append(get(name))
     with_domains = [b for b in known if b.domains and b.read is None]
     subfolders = {entry.name for entry in os.scandir(path) if entry.is_dir()}
-    for benchmark in with_domains:
+    for benchmark in (b for b in known if b.domains and b.layout == "folders"):
         if path.resolve().name.lower() in {benchmark.folder.lower(), benchmark.name.lower()}:
             return benchmark
     for benchmark in with_domains:

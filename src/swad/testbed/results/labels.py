@@ -20,9 +20,18 @@ def algorithm_label(algorithm: str) -> str:
 
     >>> algorithm_label("group_dro"), algorithm_label("coral+sam"), algorithm_label("my_method")
     ('GroupDRO', 'CORAL + SAM', 'my_method')
-    """
 
-    return " + ".join(_spellings().get(plain(part), part) for part in algorithm.split("+"))
+    A class of DomainBed's form has its own name, unless that is the name of an algorithm of the paper.
+
+    >>> algorithm_label("algorithms:EQRM"), algorithm_label("algorithms:CORAL")
+    ('EQRM', 'algorithms:CORAL')
+    """
+    return " + ".join(_spellings().get(plain(part)) or _class_name(part) for part in algorithm.split("+"))
+
+
+def _class_name(algorithm: str) -> str:
+    name = algorithm.rpartition(":")[2]
+    return algorithm if plain(name) in _spellings() else name
 
 
 @cache

@@ -92,8 +92,8 @@ def read_predictions(run: str | os.PathLike[str]) -> pd.DataFrame:
     """Return the predictions of a run as a data frame with a row for each image and weights.
 
     The columns are weights, domain, split, image, path, label, prediction and probability, that of the prediction. A
-    column `p(CLASS)` for each class follows, if the run kept them. Names are categories. `attrs["roots"]` has the
-    directory of the files by domain.
+    column `p(CLASS)` for each class follows, if the run kept them. Names are categories. Images
+    that are no files have the path "".
 
     Args:
         run: The run directory.
@@ -110,6 +110,8 @@ def read_predictions(run: str | os.PathLike[str]) -> pd.DataFrame:
             stored = dict(arrays)
         names = {name: stored[name].astype(str).tolist() for name in ("classes", "domains", "splits", "weights")}
         n_weights, n = stored["prediction"].shape
+        roots = stored["root"].astype(str)[stored["domain"]].tolist()
+        paths = [path and os.path.join(root, path) for root, path in zip(roots, stored["path"].tolist(), strict=True)]
 
         def category(name: str, codes: Array) -> pd.Categorical:
             return pd.Categorical.from_codes(codes.reshape(-1), pd.Index(names[name], dtype=object))
@@ -119,7 +121,7 @@ def read_predictions(run: str | os.PathLike[str]) -> pd.DataFrame:
             "domain": category("domains", np.tile(stored["domain"], n_weights)),
             "split": category("splits", np.tile(stored["split"], n_weights)),
             "image": np.tile(stored["image"], n_weights),
-            "path": np.tile(stored["path"].astype(object), n_weights),
+            "path": pd.Series(paths * n_weights, dtype=object),  # as texts of pandas, names must be in UTF-8
             "label": category("classes", np.tile(stored["label"], n_weights)),
             "prediction": category("classes", stored["prediction"]),
         }
@@ -130,7 +132,6 @@ def read_predictions(run: str | os.PathLike[str]) -> pd.DataFrame:
             columns["probability"] = np.take_along_axis(probability, stored["prediction"].reshape(-1, 1), 1)[:, 0]
             columns |= {f"p({name})": probability[:, code] for code, name in enumerate(names["classes"])}
         frame = pd.DataFrame(columns)
-        frame.attrs["roots"] = dict(zip(names["domains"], stored["root"].astype(str).tolist(), strict=True))
     except FileNotFoundError:
         raise RecordError(
             f"{path.parent} has no {PREDICTIONS}: it is written when a training ends, unless it was trained with "

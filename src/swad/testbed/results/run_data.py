@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from swad.testbed.results.records import Record
-from swad.util.names import NO_TARGET, data_name
+from swad.util.data_path import data_name
+from swad.util.names import NO_TARGET
 
 if TYPE_CHECKING:
     import pandas

@@ -58,6 +58,8 @@ class Cell:
     """A sign that a note explains."""
     signed: bool = False
     """Whether a positive number has a plus sign, as a difference has."""
+    shade: float = 0.0
+    """How strong the color is that the page shows behind the number, from 0 to 1."""
 
     @property
     def number(self) -> str:

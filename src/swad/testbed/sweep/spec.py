@@ -19,6 +19,7 @@ from swad.testbed.algorithms import registry as algorithms
 from swad.testbed.averages import registry as averages
 from swad.testbed.training.config import SETTINGS, ConfigError, unknown_setting
 from swad.testbed.training.setting import add_args, setting, settings_of
+from swad.util.data_path import absolute
 from swad.util.names import did_you_mean, name_problem
 
 Protocol = Literal["defaults", "grid", "random", "paper", "domainbed"]
@@ -103,7 +104,10 @@ class SweepSpec:
             object.__setattr__(self, name, values)
         for name in ("options", "selected"):
             object.__setattr__(self, name, dict(getattr(self, name)))
-        object.__setattr__(self, "data", None if self.data is None else Path(os.path.abspath(self.data)))
+        # Absolute, so that a worker finds the file from wherever it is started.
+        paths = (os.path.abspath(name) if ".py:" in name else name for name in self.algorithms)
+        object.__setattr__(self, "algorithms", tuple(paths))
+        object.__setattr__(self, "data", None if self.data is None else absolute(self.data))
         if not self.datasets:
             object.__setattr__(self, "datasets", DATASETS.get(self.protocol, ("digits",)))
 

@@ -23,7 +23,8 @@ from swad.testbed.data.augmentation import Augmentation
 from swad.testbed.results.metrics import CLASS_ACCURACY, METRICS, metric_problem, recorded_metrics
 from swad.testbed.training import lr_schedule
 from swad.testbed.training.setting import Setting, add_args, setting, settings_of
-from swad.util.names import NO_TARGET, choice_problem, data_name, did_you_mean, is_utf8, name_problem
+from swad.util.data_path import absolute, data_name
+from swad.util.names import NO_TARGET, choice_problem, did_you_mean, is_utf8, name_problem
 
 FORMAT = 2
 """Version of `config.json`."""
@@ -76,7 +77,8 @@ class RunConfig:
     data_dir: Path | None = setting(
         None,
         role="machine",
-        help="Directory of the dataset, or the one above it, or a CSV file of images. Built-in datasets need none.",
+        help="Directory of the dataset, or the one above it; or a CSV file or parquet files of images, or "
+        "hub:owner/name at the Hugging Face Hub. Built-in datasets need none.",
     )
     dataset_options: Mapping[str, Any] = setting(
         factory=dict, role="protocol", help="Options that the dataset's file defines."
@@ -381,7 +383,7 @@ class RunConfig:
             "output": Path(self.output),
             "target": (targets[0] if len(targets) == 1 else targets) or None,
             # One directory keeps one name, from whichever directory a command is started.
-            "data_dir": None if self.data_dir is None else Path(os.path.abspath(self.data_dir)),
+            "data_dir": None if self.data_dir is None else absolute(self.data_dir),
             "averages": tuple(averages),
             "log": (self.log,) if isinstance(self.log, str) else tuple(self.log),
             "metrics": (self.metrics,) if isinstance(self.metrics, str) else tuple(self.metrics),
@@ -522,7 +524,7 @@ class RunConfig:
         stored = defaults | PROTOCOL | stored_options(content, self.output)
         current = json.loads(json.dumps({name: _plain(value) for name, value in self.options().items()}))
         if isinstance(stored.get("data_dir"), str):
-            stored["data_dir"] = os.path.abspath(stored["data_dir"])
+            stored["data_dir"] = str(absolute(stored["data_dir"]))
         differences = []
         for name in sorted(current):
             before, now = stored[name], current[name]

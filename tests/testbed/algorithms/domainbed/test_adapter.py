@@ -16,12 +16,17 @@ from swad.testbed.algorithms import AlgorithmError
 from swad.testbed.algorithms.base import Batch, RunInfo, StepContext
 from swad.testbed.algorithms.domainbed.stand_ins import RunNetworks, using
 from swad.testbed.algorithms.registry import get_algorithm
+from swad.testbed.data import benchmarks
 from swad.testbed.data.benchmarks import digits
+from swad.testbed.data.splits import hold_out
 from swad.testbed.models import networks
 from swad.testbed.training.config import ConfigError, RunConfig
+from swad.testbed.training.distributed import Dist
 from swad.testbed.training.export import load_predictor
-from swad.testbed.training.loop import Interrupted, train
+from swad.testbed.training.loop import RunInterrupted, train
+from swad.testbed.training.resolve import resolution_notes, resolve
 from swad.testbed.training.run_dir import RunError
+from swad.testbed.training.state import build_algorithm
 
 METHODS = ("ERM", "Align", "Adversary", "Teacher", "Inner")
 SHAPE, N_CLASSES, N_DOMAINS, N_IMAGES = (3, 28, 28), 4, 3, 8
@@ -111,8 +116,25 @@ def test_a_resumed_training_equals_one_that_was_never_stopped(name):
 
 
 def test_an_average_has_what_predict_uses_and_nothing_else():
-    for name, parts in {"ERM": {"network"}, "Adversary": {"network"}, "Teacher": {"teacher", "prior"}}.items():
+    for name, parts in {
+        "ERM": {"network"},
+        "Adversary": {"network"},
+        "Teacher": {"network", "teacher", "prior"},
+    }.items():
         assert {key.partition(".")[0] for key in build(name).predictor.state_dict()} == parts
+
+
+def test_predict_knows_whether_it_is_in_training():
+    algorithm = build("Teacher").double()
+    for step in (1, 2):
+        update(algorithm, step)
+    images, method = batch(3).images, algorithm.method
+    with torch.no_grad():
+        for mode in (True, False):
+            algorithm.predictor.train(mode)
+            method.training = mode
+            assert torch.equal(algorithm.predictor(images), method.predict(images))
+        assert not torch.equal(method.network(images), method.teacher(images))
 
 
 def test_a_copy_of_the_predictor_predicts_by_its_own_weights():
@@ -162,7 +184,7 @@ def test_what_cannot_run_is_refused_in_one_line(name, message):
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_class_that_calls_cuda_needs_a_gpu():
-    with pytest.raises(AlgorithmError, match=r"NeedsGPU calls .cuda\(\) in its own code, but there is no GPU"):
+    with pytest.raises(AlgorithmError, match=r"NeedsGPU asks for a GPU in its own code, and there is none"):
         build("NeedsGPU")
 
 
@@ -204,7 +226,7 @@ def test_an_interrupted_run_resumes_to_the_same_bits(tmp_path, monkeypatch):
         return original_update(self, *args)
 
     monkeypatch.setattr(cls, "update", interrupted)
-    with pytest.raises(Interrupted):
+    with pytest.raises(RunInterrupted):
         train(config(tmp_path / "parts", checkpoint_every=3))
     parts = train(config(tmp_path / "parts"))
     assert len(calls) == 8 + 12 - 6
@@ -232,3 +254,17 @@ def test_settings_of_our_optimizers_do_not_apply(setting, value, tmp_path):
 def test_it_cannot_be_combined_with_sam():
     with pytest.raises(AlgorithmError, match="SAM needs an algorithm that steps on one loss"):
         get_algorithm("algorithms:ERM+sam")
+
+
+@pytest.mark.usefixtures("few")
+def test_several_processes_are_refused(tmp_path):
+    resolved = resolve(config(tmp_path / "run"))
+    sources = hold_out(benchmarks.load("digits"), ("paper",)).sources
+    with pytest.raises(RunError, match="algorithms:Teacher trains in one process, got 2: start it without torchrun"):
+        build_algorithm(resolved, sources, Dist(torch.device("cpu"), 0, 2))
+
+
+def test_how_it_runs_is_said(tmp_path):
+    requested = config(tmp_path / "run")
+    rule = "algorithms:Teacher makes its steps itself, with optimizers of its own: eagerly, in one process"
+    assert rule in resolution_notes(requested, resolve(requested))

@@ -4,14 +4,14 @@ from dataclasses import fields
 from types import SimpleNamespace
 
 import numpy as np
-from swad.testbed.training.defaults import default_hyperparameters
 
 from swad.testbed.algorithms.domainbed.hparams import declare
 from swad.testbed.algorithms.hyperparameters import Hyperparameters, draw, fill
 from swad.testbed.algorithms.registry import get_algorithm
 from swad.testbed.data.splits import seed_hash
 from swad.testbed.sweep import search
-from swad.testbed.sweep.spec import SweepSpec
+from swad.testbed.sweep.spec import SweepSpec, canonical_algorithms
+from swad.testbed.training.recipes import default_hyperparameters
 
 
 def declared(name):
@@ -83,3 +83,10 @@ def test_defaults_of_the_file_win_over_ours():
     registry = SimpleNamespace(default_hparams=lambda *_: values, random_hparams=lambda *_: values)
     assert declare("New", registry)().lr == 1e-4
     assert declare("New", registry)().batch_size == 16
+
+
+def test_a_sweep_stores_the_absolute_path_of_a_file(published, monkeypatch):
+    monkeypatch.chdir(published)
+    spec = SweepSpec(algorithms=("algorithms.py:Align", "erm"))
+    assert spec.algorithms == (f"{published}/algorithms.py:Align", "erm")
+    assert canonical_algorithms(spec) == ("algorithms:Align", "erm")

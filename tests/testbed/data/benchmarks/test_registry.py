@@ -18,7 +18,9 @@ from swad.testbed.data.domains import ArrayDomain, Dataset, ImageSpec
 from swad.testbed.data.verify import check
 from swad.util.images import DataError
 
-EXAMPLE, ARRAY_EXAMPLE = (example("reference/writing-a-method.md", f'name="{each}"') for each in ("MyData", "MyArrays"))
+EXAMPLE, ARRAY_EXAMPLE, EMBEDDED_EXAMPLE = (
+    example("reference/writing-a-method.md", f'name="{each}"') for each in ("MyData", "MyArrays", "MyShapes")
+)
 
 
 def test_datasets_are_found_by_name():
@@ -149,6 +151,19 @@ def test_the_command_trains_on_a_dataset_of_arrays(tmp_path):
     missing = swad(folder, "train", "my_arrays", "-d", data, *QUICK, "-o", tmp_path / "others")
     assert missing.returncode == 1
     assert "dusk.npz" in missing.stderr
+
+
+@pytest.mark.slow
+def test_the_command_trains_on_images_that_code_makes_without_a_directory(tmp_path):
+    folder = tmp_path / "datasets"
+    folder.mkdir()
+    (folder / "my_shapes.py").write_text(EMBEDDED_EXAMPLE)
+    for _ in range(2):  # trained, then found finished
+        trained = swad(folder, "train", "my_shapes", *QUICK, "-t", "dim", "-o", tmp_path / "runs")
+        assert trained.returncode == 0, trained.stderr
+    assert (tmp_path / "runs" / "MyShapes" / "erm" / "dim-0" / "weights" / "ema.safetensors").is_file()
+    refused = swad(folder, "datasets", "download", "my_shapes")
+    assert "there is nothing to download for MyShapes; it is made by code" in refused.stderr
 
 
 @pytest.mark.slow

@@ -28,9 +28,9 @@ class Predictor(nn.Module):
 
     def __init__(self, method: nn.Module) -> None:
         super().__init__()
-        self.names = _names_in(type(method), "predict")
+        self._names = _names_in(type(method), "predict")
         for kind in ("_modules", "_parameters", "_buffers"):
-            vars(self)[kind].update({name: each for name, each in vars(method)[kind].items() if name in self.names})
+            vars(self)[kind].update({name: each for name, each in vars(method)[kind].items() if name in self._names})
         if next(self.parameters(), None) is None:
             raise AlgorithmError(
                 f"predict of {type(method).__name__} must use modules that are its attributes, which are averaged and "
@@ -52,12 +52,14 @@ class Predictor(nn.Module):
         for name, buffer in self._buffers.items():
             if buffer is not None and (own := vars(method)["_buffers"][name]) is not buffer:
                 buffer.copy_(own.detach())
-        plain = {name: each for name, each in vars(method).items() if name in self.names and name not in vars(self)}
+        plain = {name: each for name, each in vars(method).items() if name in self._names and name not in vars(self)}
         vars(self._method[0]).update(plain)
 
     def forward(self, images: Tensor) -> Tensor:
         """Return what the method predicts."""
-        return cast(Tensor, self._method[0].predict(images))
+        (method,) = self._method
+        method.training = self.training
+        return cast(Tensor, method.predict(images))
 
 
 def _names_in(cls: type, function: str) -> set[str]:
@@ -135,7 +137,7 @@ class DomainBedAlgorithm(Algorithm):
             elif "NoneType" in text:
                 message = f"{name} failed with {text}; if it needs unlabeled images of the target, it cannot run here"
             elif not torch.cuda.is_available() and re.search("cuda|nvidia", text, re.IGNORECASE):
-                message = f"{name} calls .cuda() in its own code, but there is no GPU: train it on a machine with one"
+                message = f"{name} asks for a GPU in its own code, and there is none: train it on a machine with one"
             else:
                 raise
             raise AlgorithmError(message) from error
@@ -224,5 +226,5 @@ def adapt(name: str) -> type[Algorithm]:
         ) from error
     members = {"method_class": method_class, "module": module, "Hyperparameters": hyperparameters}
     members["own_files"] = (str(path),)
-    credit = (inspect.getdoc(method_class) or "").partition("\n")[0]
+    credit = (method_class.__doc__ or "").strip().partition("\n")[0]
     return type(class_name, (DomainBedAlgorithm,), {**members, "__doc__": method_class.__doc__, "paper": credit})

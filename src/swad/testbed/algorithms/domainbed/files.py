@@ -20,7 +20,12 @@ from swad.util.plugins import import_problem
 
 VARIABLE = "SWAD_ALGORITHMS"
 REGISTRY = "hparams_registry"
-_PACKAGES = {"backpack": "backpack-for-pytorch", "cv2": "opencv-python", "sklearn": "scikit-learn", "PIL": "pillow"}
+_PACKAGES = {
+    "backpack": "backpack-for-pytorch",
+    "clip": "git+https://github.com/openai/CLIP.git",
+    "cv2": "opencv-python",
+    "sklearn": "scikit-learn",
+}
 """What to install for an import, where the names differ."""
 
 
@@ -67,8 +72,10 @@ def find(name: str) -> Path:
 
 
 def algorithms(path: Path) -> list[str]:
-    """Return the names of the classes of a file that are derived from another class of it, or of its repository."""
+    """Return the names of a file's classes that are derived from others, if one of them has a `predict`."""
     classes = _classes(path).values()
+    if "predict" not in {item.name for node in classes for item in node.body if isinstance(item, ast.FunctionDef)}:
+        return []
     derived = [node.name for node in classes if any(isinstance(base, ast.Name) for base in node.bases)]
     return [name for name in derived if not name.startswith("Abstract")]
 
@@ -102,11 +109,16 @@ def load(path: Path) -> tuple[ModuleType, ModuleType | None]:
     from swad.testbed.algorithms.domainbed import stand_ins  # needs torch, which looking up names does not
 
     root = next((parent for parent in path.parents if parent.name == "domainbed"), path.parent)
-    print(f"executing {path} and what it imports: code that is not part of swad", file=sys.stderr, flush=True)
+    _announce(path)
     with stand_ins.installed(root):
         module = _import(path, root)
         folder = next((folder for folder in (path.parent, root) if (folder / f"{REGISTRY}.py").is_file()), None)
         return module, None if folder is None else _import(folder / f"{REGISTRY}.py", root)
+
+
+@cache
+def _announce(path: Path) -> None:
+    print(f"executing {path} and what it imports: code that is not part of swad", file=sys.stderr, flush=True)
 
 
 def _import(path: Path, root: Path) -> ModuleType:

@@ -18,8 +18,8 @@ N_DRAWS = 8  # that show whether a hyperparameter takes fractions
 
 
 @dataclasses.dataclass(frozen=True)
-class OwnRange(hp.Constant):
-    """The range that `hparams_registry.py` draws from."""
+class OwnRange(hp.Choice):
+    """A range that only `hparams_registry.py` knows."""
 
     def __str__(self) -> str:
         return "as hparams_registry.py draws"
@@ -83,13 +83,15 @@ def declare(class_name: str, registry: ModuleType | None) -> type[DomainBedHyper
         if name in SHARED:
             of_all = inherited[SHARED[name]]
             default = cast(Any, type(of_all.default))(default)
-            fields.append((of_all.name, of_all.type, dataclasses.field(default=default, metadata=of_all.metadata)))
+            own_range = OwnRange((default,))
+            metadata = {**of_all.metadata, "range": own_range, "low_res": own_range, "by_dataset": {}}
+            fields.append((of_all.name, of_all.type, dataclasses.field(default=default, metadata=metadata)))
         elif name not in common and isinstance(default, bool | int | float):
             fractions = any(isinstance(_plain(draw.get(name)), float) for draw in draws)
             default = float(default) if fractions else default + 0
             field = name + "_" * (keyword.iskeyword(name) or name in inherited)
             help = "a switch: 0 or 1" if isinstance(value, bool) else "see the file"
-            declared = hp.hyper(default, OwnRange(default), help, low=-math.inf, domainbed=name)
+            declared = hp.hyper(default, OwnRange((default,)), help, low=-math.inf, domainbed=name)
             fields.append((field, type(default), declared))
     namespace = {"registry": registry, "class_name": class_name}
     return dataclasses.make_dataclass(

@@ -17,9 +17,11 @@ from swad.testbed.data import mnist
 from swad.testbed.data.benchmark import Benchmark, Options
 from swad.testbed.data.domains import ArrayDomain, Dataset, Domain, FileDomain, ImageSpec
 from swad.testbed.data.image_folder import locate, read_image_folder
-from swad.testbed.data.table import is_csv, read_csv
+from swad.testbed.data.parquet import as_folder
+from swad.testbed.data.table import read_csv
+from swad.util.data_path import data_name, is_csv, is_hub
 from swad.util.images import DataError
-from swad.util.names import data_name, did_you_mean, plain
+from swad.util.names import did_you_mean, plain
 from swad.util.plugins import Registry
 
 __all__ = ["get", "load", "missing", "names", "option_problem", "read"]
@@ -79,8 +81,12 @@ def missing(benchmark: Benchmark, root: Path | None) -> str:
         return (
             f"dataset {benchmark.name} needs its directory: give it, or the one above it (--data, data_dir){generated}"
         )
-    if benchmark.layout == "folders" and is_csv(root):
-        return "" if root.is_file() else f"{root} is not a file; check the path"
+    if is_hub(root):  # asking the Hub may take a while
+        return ""
+    if benchmark.read is None:
+        root = as_folder(root)
+    if benchmark.layout == "folders" and (is_csv(root) or benchmark.read is not None):
+        return "" if root.exists() else f"the data of {benchmark.name} must be at {root}: check the path"
     if benchmark.layout == "folders":
         try:
             locate(benchmark, root)
@@ -111,6 +117,7 @@ def load(name: str, root: Path | str | None = None, *, check_counts: bool = True
 
 def read(benchmark: Benchmark, root: Path | None, check_counts: bool, options: Options) -> Dataset:
     """Read a dataset by its function or from image files, and check that its images are as its image spec says."""
+    root = as_folder(root) if root is not None and benchmark.read is None else root
     reader = benchmark.read or (read_csv if is_csv(root) else read_image_folder)
     dataset = reader(benchmark, root, check_counts, options)
     if not isinstance(dataset, Dataset):

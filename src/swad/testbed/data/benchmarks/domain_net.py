@@ -61,7 +61,10 @@ BENCHMARK = Benchmark(
     license="fair-use notice: non-commercial research",
     citation="Peng, Bai, Xia, Huang, Saenko, Wang: Moment Matching for Multi-Source Domain Adaptation. ICCV 2019.",
     homepage="http://ai.bu.edu/M3SDA/",
-    sources=((*(Download(SOURCE + path, path.split("/")[-1]) for path in ARCHIVES), DUPLICATES),),
+    sources=(
+        (*(Download(SOURCE + path, path.split("/")[-1]) for path in ARCHIVES), DUPLICATES),
+        "hub:wltjr1007/DomainNet",  # without the duplicates
+    ),
     options={"duplicates": None},
     excluded=duplicates,
 )

@@ -18,6 +18,7 @@ BENCHMARK = Benchmark(
     sources=(
         (Download("https://drive.google.com/uc?id=1uY0pj7oFsjMxRwaD3Sxy0jgel0fsYXLC", "office_home.zip"),),
         (Download("https://drive.google.com/uc?id=1USXqK4nCvOAR5Ty4iwKcuCOrRJoRuDyU", "office_home-copy.zip"),),
+        "hub:flwrlabs/office-home",
         (Download("https://wjdcloud.blob.core.windows.net/dataset/OfficeHome.zip", "office_home-wjdcloud.zip"),),
     ),
 )

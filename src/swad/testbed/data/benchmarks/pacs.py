@@ -17,6 +17,7 @@ BENCHMARK = Benchmark(
     sources=(
         (Download("https://drive.google.com/uc?id=1JFr8f805nMUelQWWmfnJR3y4_SYoN5Pd", "PACS.zip"),),
         (Download("https://drive.google.com/uc?id=1WWi9tuUNFmUiw7Eirq_JT_hxYZv3J-Vv", "PACS-copy.zip"),),
+        "hub:flwrlabs/pacs",
         (Download("https://wjdcloud.blob.core.windows.net/dataset/PACS.zip", "PACS-wjdcloud.zip"),),
     ),
 )

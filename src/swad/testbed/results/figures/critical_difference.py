@@ -32,7 +32,8 @@ def critical_difference_figure(ranked: MethodRanks, *, bare: bool = False) -> Fi
         [[0.0 if ranked.differ(first, second) else 1.0 for second in labels] for first in labels], labels, labels
     )
     with figure_style():
-        figure = new_figure(6.4, 6.4)  # its height follows from the labels
+        # Wide enough for two long labels, such as those of imported runs; its height follows from their number.
+        figure = new_figure(max(6.4, 2.0 + 0.18 * max(map(len, labels))), 6.4)
         axes = figure.subplots()
         drawn = scikit_posthocs.critical_difference_diagram(
             dict(ranked.ranks),

@@ -24,6 +24,7 @@ from swad.testbed.results.measured_report import MeasuredReport
 from swad.testbed.results.metrics import get_metric
 from swad.testbed.results.page.comparisons import comparison_section
 from swad.testbed.results.page.measured import measured_sections
+from swad.testbed.results.page.mistakes import FindPicture, mistake_sections
 from swad.testbed.results.page.sweep import build_sweep, is_sweep, range_of
 from swad.testbed.results.run_data import RunData, setting_text
 from swad.testbed.results.run_tables import accuracy_table, comparable_rows, selected_runs_table, timings_table
@@ -117,6 +118,7 @@ def write_page(
     unit: str = "auto",
     results: Sequence[DatasetResults] | None = None,
     problems: Sequence[str] | None = None,
+    find_picture: FindPicture | None = None,
     follow_link: bool = False,
 ) -> Path:
     """Write the page, and return its path.
@@ -133,6 +135,7 @@ def write_page(
         unit: Unit of the paired test: "auto", "runs", "trials" or "targets"; see `swad.testbed.results.comparisons`.
         results: The results of `collect_results` with this method and split, if they are known already.
         problems: Warnings to show; by default what `find_problems` says of the runs.
+        find_picture: Finds the image of a mistake; by default mistakes are only named.
         follow_link: Replace the file that a symbolic link at `path` points to, instead of the link.
     """
     runs = find_runs(source, warn=False) if isinstance(source, (str, os.PathLike)) else RunList.of(source)
@@ -151,7 +154,7 @@ def write_page(
     ]
     noted = [f"Not in the tables: {entry.name}: {entry.reason}." for entry in runs.skipped]
     noted += find_problems(runs) if problems is None else problems
-    measurements = [
+    measurements = mistake_sections(by_dataset, find_picture) + [
         section for number, each in enumerate(measured) for section in measured_sections(f"m{number}", each)
     ]
     template = _environment().get_template("page.html")

@@ -25,6 +25,19 @@ class Drawing(NamedTuple):
     """Its width in inches, beyond which its text would grow."""
 
 
+class Mistake(NamedTuple):
+    """A wrong prediction."""
+
+    name: str
+    """The image."""
+    title: str
+    """What was taken for what."""
+    text: str
+    """The domain, and how probable the prediction was."""
+    picture: str
+    """The image as a data URL; empty if it was not found."""
+
+
 @dataclass(frozen=True)
 class Section:
     """What the template shows, in this order."""
@@ -36,4 +49,5 @@ class Section:
     charts: tuple[dict[str, Any], ...] = ()
     """What the page's script draws."""
     drawings: tuple[Drawing, ...] = ()
+    mistakes: tuple[Mistake, ...] = ()
     tables: tuple[Table, ...] = ()
