@@ -428,15 +428,16 @@ def _select(runs: RunList, options: Options, units: Units) -> tuple[pd.DataFrame
     reported = pd.concat([on_target, sources[without_target]]).rename(columns={"score": "value"})
     # One candidate needs no score: there is nothing to compare.
     alone = candidates[~candidates.unit.duplicated(keep=False) & ~candidates.unit.isin(best.unit)]
+    choices: dict[Unit, tuple[int, int | None]] = {}
+    choices |= {names[unit]: (run, None) for unit, run in alone[["unit", "run"]].itertuples(index=False)}
+    choices |= {names[unit]: (run, at) for unit, run, at in best[["unit", "run", "at"]].itertuples(index=False)}
     last = reported.drop_duplicates(["run", "weights"], keep="last")[EVALUATION]
     alone = alone.merge(last, on=["run", "weights"]).assign(score=np.nan)
-    chosen = pd.concat([best[alone.columns], alone])
-    found = chosen.merge(reported, on=EVALUATION).sort_values("unit")
+    found = pd.concat([best[alone.columns], alone]).merge(reported, on=EVALUATION).sort_values("unit")
     found = found.merge(sources.drop(columns="step").rename(columns={"score": "source"}), on=EVALUATION, how="left")
     found["weights_step"] = _weights_steps(runs, found)
     results = pd.DataFrame([names[place] for place in found.unit], columns=list(Unit._fields))
     results = results.join(found.drop(columns="weights"))[["dataset", *RESULTS]]
-    choices = {names[unit]: (run, at) for unit, run, at in chosen[["unit", "run", "at"]].itertuples(index=False)}
     return results, _missing(runs, options, units, choices, {names[place] for place in found.unit})
 
 
@@ -457,7 +458,7 @@ def _missing(
     runs: RunList,
     options: Options,
     units: Units,
-    choices: Mapping[Unit, tuple[int, int]],
+    choices: Mapping[Unit, tuple[int, int | None]],
     found: Collection[Unit],
 ) -> pd.DataFrame:
     """Say which units have no result and why; once for a target that has none, where a selection failed."""
@@ -479,7 +480,7 @@ def _missing(
 
 
 def _why_missing(
-    runs: RunList, options: Options, unit: Unit, members: Sequence[int], choice: tuple[int, int] | None
+    runs: RunList, options: Options, unit: Unit, members: Sequence[int], choice: tuple[int, int | None] | None
 ) -> tuple[str, bool]:
     """Return why a unit has no result, and whether its selection failed."""
     selection, split, metric, select_by = options
@@ -491,9 +492,9 @@ def _why_missing(
         run = runs[members[0]]
         state = f"has no {label} of these weights" if run.finished else "is unfinished"
         return f"the run {run.path.name} {state}", False
-    if choice is None and (selection == "lodo" or len(candidates) > 1):
+    if choice is None:
         return _why_no_choice(runs, selection, select_by, unit, candidates), True
-    number, step = choice or (candidates[0], None)
+    number, step = choice
     return _why_no_value(f"the run {runs[number].path.name} has no {label}", step, unit, split), True
 
 
