@@ -7,7 +7,7 @@ Afterwards these commands show the runs from the kept files alone:
     swad report benchmarks/results/pacs-resnet50 --no-page
     swad measure flatness benchmarks/results/pacs-resnet50 --stored -o figures
     swad measure surface benchmarks/results/pacs-resnet50 --stored -o figures
-    swad robustness benchmarks/results/pacs-resnet50 --stored -o figures
+    swad measure corruption benchmarks/results/pacs-resnet50 --stored -o figures
     swad measure windows benchmarks/results/pacs-resnet50 --stored -o figures
 
 With a .json file as the destination, only the final accuracies are kept, for sweeps whose records would be large.

@@ -51,9 +51,9 @@ from cost_tables import (
     updates,
     whole_run,
 )
-from swad.testbed.measure.corruption import Corruption
-from swad.testbed.measure.flatness import Flatness
-from swad.testbed.measure.windows import Windows
+from swad.testbed.measurements.corruption import Corruption
+from swad.testbed.measurements.flatness import Flatness
+from swad.testbed.measurements.windows import Windows
 from swad.testbed.results.compare import arrow, compare, is_clear, units_of
 from swad.testbed.results.measured import measured
 from swad.testbed.results.measured_report import PLACE, decimals_of, mean_table, report

@@ -80,7 +80,7 @@ def test_every_term_of_a_runs_bound_by_hand(tiny_run, tmp_path):
     from helpers.tiny_runs import copied
     from swad.testbed.measure import engine
     from swad.testbed.measure.saved_run import open_run
-    from swad.testbed.measure.worst_case import WorstCase
+    from swad.testbed.measurements.worst_case import WorstCase
     from swad.testbed.models.networks import features
 
     run = open_run(copied(tiny_run, tmp_path / "run"))

@@ -10,7 +10,7 @@ import pytest
 from helpers.domainbed_sweep import write_published
 from helpers.measured_runs import write_measured_run
 from keep_records import keep_accuracies, keep_runs
-from swad.testbed.measure.flatness import Flatness
+from swad.testbed.measurements.flatness import Flatness
 from swad.testbed.results.comparisons import compare_methods
 from swad.testbed.results.measured import measured
 from swad.testbed.results.measured_report import report

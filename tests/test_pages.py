@@ -16,8 +16,8 @@ from helpers import ROOT
 from helpers.documents import blocks, example, name, pages
 from swad import cli
 from swad.cli import measure
-from swad.testbed import measure as measurements
-from swad.testbed.measure.registry import list_measurements
+from swad.testbed import measurements
+from swad.testbed.measurements import list_measurements
 
 PAGES = pages()
 TABLE = re.compile(r"<!-- table: .*?<!-- end -->", re.DOTALL)

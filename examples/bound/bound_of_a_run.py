@@ -26,7 +26,7 @@ from swad.flatness import Bound, Divergence, bound
 from swad.flatness.weights import norm
 from swad.testbed.measure import engine
 from swad.testbed.measure.saved_run import SavedRun, find_device, open_run
-from swad.testbed.measure.worst_case import WorstCase
+from swad.testbed.measurements.worst_case import WorstCase
 from swad.testbed.models.networks import features
 
 

@@ -38,7 +38,7 @@ def test_classes_of_domainbeds_form_are_listed_without_executing_them_and_shown(
     monkeypatch.setenv("COLUMNS", "120")
     listing = here("algorithms")
     assert f"{folder}/algorithms.py, in DomainBed's form:" in listing.stdout
-    assert "algorithms:ERM, algorithms:Align, algorithms:Adversary" in listing.stdout
+    assert "algorithms:ERM, algorithms:ERMOf2020, " in listing.stdout
     assert "executing" not in listing.stderr
     text = here("algorithms", "show", "algorithms:Adversary").stdout
     for words in ("A discriminator and the network", "lambda_", "as hparams_registry.py draws"):

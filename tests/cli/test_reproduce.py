@@ -86,7 +86,7 @@ def test_a_dataset_without_images_is_named(here: Call, tmp_path):
             ["reproduce", "figure2", "--trial", "1"],
             "figure2 cannot be made: only runs of trial 0 keep snapshots; add 0 to the trials (--trial)",
         ),
-        (["reproduce", "table2", "--scale", "full"], "give the directory that contains them (--data), or use"),
+        (["reproduce", "table2", "--scale", "full"], "give the directory that contains them as data (--data), or use"),
         (["reproduce", "table2", "--data", "."], "(PACS, VLCS, OfficeHome, TerraIncognita, DomainNet), but . has none"),
         (["reproduce", "table6", "--runs", "nowhere"], "nowhere is not a directory"),
         (["reproduce", "table2", "-t", "papper"], "there is no domain 'papper': did you mean 'paper'?"),

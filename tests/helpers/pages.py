@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from swad.testbed.measure.registry import stored_reports
+from swad.testbed.measurements import stored_reports
 from swad.testbed.results.diagnostics import find_problems
 from swad.testbed.results.page.build import write_page
 from swad.testbed.results.run_data import RunData

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 
 from swad.testbed.measure import engine
-from swad.testbed.measure.flatness import Flatness
 from swad.testbed.measure.saved_run import open_run
-from swad.testbed.measure.surface import Surface
+from swad.testbed.measurements.flatness import Flatness
+from swad.testbed.measurements.surface import Surface
 from swad.testbed.results.measurement_rows import RowFile
 from swad.testbed.training.loop import RunConfig, train
 

@@ -132,7 +132,7 @@ def selected_results(
 def stored_runs(context: typer.Context, directories: list[Path], file: str, *options: str) -> list[Path]:
     """Return the finished runs with a file of rows, for --stored, which measures nothing and so allows few options."""
     from swad.cli._console import print_notes
-    from swad.testbed.measure.finished_runs import finished_runs, skip_notes
+    from swad.testbed.measure.saved_run import finished_runs, skip_notes
     from swad.util.jsonl import stored_path
 
     for parameter in context.command.params:

@@ -34,6 +34,7 @@ EXTRAS = {
     "report": ("matplotlib", "jinja2", "scipy"),
     "flatness": ("curvlinops-for-pytorch",),
     "sweep": ("ray",),
+    "export": ("onnx", "onnxscript", "onnxruntime"),
     "log": ("wandb", "mlflow-skinny", "tensorboard"),
     "lightning": ("lightning",),
     "transformers": ("transformers", "accelerate"),

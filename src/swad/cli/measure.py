@@ -33,7 +33,7 @@ class Measurements(TyperGroup):
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Return the names of all measurements, a user's among them; a broken file must not cost the list."""
-        from swad.testbed.measure.registry import MeasurementError, get_measurement, list_measurements
+        from swad.testbed.measurements import MeasurementError, get_measurement, list_measurements
 
         names = []
         for name in list_measurements():
@@ -47,7 +47,7 @@ class Measurements(TyperGroup):
 
     def get_command(self, ctx: Any, name: str) -> Any:
         """Return the command of a measurement."""
-        from swad.testbed.measure.registry import get_measurement
+        from swad.testbed.measurements import get_measurement
 
         what = get_measurement(name)
         commands = typer.Typer()
@@ -138,9 +138,8 @@ def _measure(
 ) -> tuple[list[Path], list[str]]:
     """State the cost, measure, and return the runs and the names of what was measured."""
     from swad.cli._console import measuring, print_notes, short_warnings
-    from swad.testbed.measure.engine import cost, measure, plan
-    from swad.testbed.measure.finished_runs import choose_weights, open_runs
-    from swad.testbed.measure.saved_run import find_device
+    from swad.testbed.measure.engine import choose_weights, cost, measure, plan
+    from swad.testbed.measure.saved_run import find_device, open_runs
 
     runs, notes = open_runs(paths, data)
     chosen, skipped = choose_weights(runs, names, what)

@@ -12,7 +12,7 @@ import typer
 
 from swad.cli import _options as parse
 from swad.cli._options import FigureFormats, Folder, Metric, Select, SelectBy, TargetSplit
-from swad.util.names import counted, require_choice
+from swad.util.names import counted, file_stem, require_choice
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -110,7 +110,7 @@ def report(
         with short_warnings():
             if not no_page:
                 # Imported here because a table needs neither page nor figures.
-                from swad.testbed.measure.registry import stored_reports
+                from swad.testbed.measurements import stored_reports
                 from swad.testbed.results.page.build import write_page
 
                 reports, damaged = stored_reports(runs)
@@ -140,7 +140,7 @@ def report(
                 drawn = save_valley_figures(by_dataset, figures, formats)
                 for results in by_dataset:
                     if (shown := shown_predictions(results)) is not None:
-                        stem = figures / f"confusion-{results.dataset}"
+                        stem = figures / file_stem([f"confusion-{results.dataset}"])
                         drawn += save_figures(confusion_figure(shown), stem, formats)
                 if (ranked := rank_results(by_dataset)) is not None:
                     diagram = critical_difference_figure(ranked)

@@ -7,7 +7,7 @@ import pyarrow
 import pytest
 
 from helpers.parquet_files import rows_of, write_parquet
-from helpers.small_trees import make_tree
+from helpers.small_trees import class_names, make_tree
 from swad.testbed.data import benchmarks
 from swad.testbed.data.parquet import as_folder, unpack
 from swad.testbed.data.verify import check
@@ -103,6 +103,15 @@ def test_columns_of_other_names(tmp_path):
     )
     dataset = benchmarks.load("folder", f"{tmp_path}/a:image=img,domain=site")
     assert (dataset.name, dataset.domain_names) == ("a", tuple(DOMAINS))
+
+
+def test_a_known_benchmark_whose_domain_has_another_name(tmp_path):
+    benchmark = benchmarks.get("OfficeHome")
+    rows = rows_of(["Art", "Clipart", "Product", "Real World"], class_names(benchmark), 1)
+    write_parquet(tmp_path / "hub" / "data" / "train-0.parquet", rows)
+    with pytest.raises(DataError, match="domain Real has 65 images, expected 4357"):
+        benchmarks.load("OfficeHome", tmp_path / "hub")
+    assert benchmarks.load("OfficeHome", tmp_path / "hub", check_counts=False).domain_names == benchmark.domains
 
 
 def test_a_damaged_image_is_named_by_the_check(tmp_path):

@@ -146,7 +146,7 @@ def test_what_differs_or_fails_writes_nothing(tiny_run, tmp_path, monkeypatch, s
 
     for graph, message in (
         (Off, r"within 0\.0001, got a difference of 0\.0\d+: nothing was written; choose another format"),
-        (Branching, rf"^small cannot be exported to model{suffix}: "),
+        (Branching, rf"^torch cannot export small trained with erm to model{suffix}: .*; use swad"),
     ):
         monkeypatch.setattr(export, "PixelsToLogits", graph)
         with pytest.raises(ExportError, match=message) as caught:

@@ -13,10 +13,10 @@ import torch
 
 from swad.testbed.measure import engine
 from swad.testbed.measure.base import MeasuredRun, Measurement
-from swad.testbed.measure.calibration import Calibration
-from swad.testbed.measure.corruption import Corruption
-from swad.testbed.measure.registry import get_measurement, list_measurements
 from swad.testbed.measure.saved_run import open_run
+from swad.testbed.measurements import get_measurement, list_measurements
+from swad.testbed.measurements.calibration import Calibration
+from swad.testbed.measurements.corruption import Corruption
 from swad.testbed.results.measured import measured
 from swad.testbed.results.measurement_rows import read_rows
 from swad.testbed.results.runs import load_run

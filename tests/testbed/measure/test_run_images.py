@@ -10,8 +10,8 @@ from helpers.tiny_runs import copied, tiny
 from swad.testbed.data import benchmarks
 from swad.testbed.data.loaders import EvalLoader
 from swad.testbed.data.splits import hold_out
-from swad.testbed.measure.finished_runs import choose_weights, open_runs
-from swad.testbed.measure.saved_run import WINDOW, SavedRun, open_run, stratified_subset
+from swad.testbed.measure.engine import choose_weights
+from swad.testbed.measure.saved_run import WINDOW, SavedRun, open_run, open_runs, stratified_subset
 from swad.testbed.training.loop import RunError
 
 

@@ -11,7 +11,7 @@ pytest.importorskip("sklearn")
 from helpers.tiny_runs import copied
 from swad.testbed.measure import engine
 from swad.testbed.measure.saved_run import open_run
-from swad.testbed.measure.surface import Surface
+from swad.testbed.measurements.surface import Surface
 from swad.testbed.paper.cost import change_table, formula_table
 from swad.testbed.paper.figure1 import robust_table
 from swad.testbed.paper.figure2 import plane_corners, sampled_steps, sampling_table
@@ -102,7 +102,7 @@ def test_the_sensitivity_table_names_settings_as_the_paper_does():
 @pytest.mark.parametrize("name", ["figure1", "figure2", "figure3", "figure4", "figure5", "ranking", "sensitivity"])
 def test_without_a_finished_run_a_figure_says_so(tmp_path, name):
     config = make_config(scale="smoke", output=tmp_path)
-    with pytest.raises(RunError, match="no run on digits is finished: add --retry-failed"):
+    with pytest.raises(RunError, match=r"no run on digits is finished: train failed runs again \(--retry-failed\)"):
         build_item(ITEMS[name], PaperRuns(config))
 
 

@@ -6,18 +6,19 @@ pytest.importorskip("sklearn")
 
 from helpers.tiny_runs import copied
 from swad.flatness import image_losses, line
+from swad.testbed.measure import engine
 from swad.testbed.measure.saved_run import open_run
 from swad.testbed.paper import robust_line
-from swad.testbed.paper.robust_line import measure_robust_line
+from swad.testbed.paper.robust_line import WorstOnLine, measured_line
 
 
 @pytest.mark.slow
 def test_the_line_passes_through_both_weights_and_is_measured_once(tiny_run, tmp_path, monkeypatch):
     run = open_run(copied(tiny_run, tmp_path / "run"))
     progress = []
-    measured = measure_robust_line(
-        run, ("last", "swad"), (0.1, 0.02), points=3, n_images=20, progress=lambda *state: progress.append(state)
-    )
+    (job,) = engine.plan([(run, ())], WorstOnLine(images=20, shares=(0.02, 0.1), points=3))
+    engine.measure([job], progress=lambda *state: progress.append(state))
+    measured = measured_line(job)
     assert measured.xs == (-0.5, 0.0, 0.5, 1.0, 1.5)
     assert measured.length == pytest.approx(line(run.state("last"), run.state("swad")).length)
     assert list(measured.worst) == pytest.approx([0.02 * measured.length, 0.1 * measured.length])
@@ -29,6 +30,7 @@ def test_the_line_passes_through_both_weights_and_is_measured_once(tiny_run, tmp
     small, large = measured.worst.values()
     assert all(a <= b <= c for a, b, c in zip(measured.losses, small, large, strict=True))
     assert any(a < b < c for a, b, c in zip(measured.losses, small, large, strict=True))
-    assert progress[-1][1:] == (5, 5)
+    assert progress[-1][1:] == (5 * engine.PARTS, 5 * engine.PARTS)
     monkeypatch.setattr(robust_line, "worst_case", lambda *_: pytest.fail("all points are stored"))
-    assert measure_robust_line(run, ("last", "swad"), (0.1, 0.02), points=3, n_images=20) == measured
+    engine.measure([job])
+    assert measured_line(job) == measured

@@ -8,8 +8,8 @@ import math
 import pytest
 
 from helpers.configs import stored
-from swad.testbed.measure.calibration import Calibration
-from swad.testbed.measure.corruption import Corruption
+from swad.testbed.measurements.calibration import Calibration
+from swad.testbed.measurements.corruption import Corruption
 from swad.testbed.results.measured import COLUMNS, measured
 from swad.testbed.results.measured_report import report
 from swad.testbed.results.measurement_rows import ROBUSTNESS, RowFile

@@ -37,9 +37,8 @@ def test_predictions_are_read_as_they_were_written(tmp_path):
     assert (frame.label == frame.prediction).tolist() == [True, False, True, False, True, False]
 
 
-def test_with_many_classes_only_the_probability_of_the_predicted_one_is_kept(tmp_path, monkeypatch):
-    monkeypatch.setattr(predictions, "MAX_CLASSES", 2)
-    frame = read_predictions(write(tmp_path))
+def test_the_probabilities_may_be_those_of_the_predictions_alone(tmp_path):
+    frame = read_predictions(write(tmp_path, swad=(CHANCES.argmax(1), CHANCES.max(1))))
     assert frame.columns[-1] == "probability"
     assert frame.probability.tolist() == pytest.approx([0.7, 0.6, 0.5])
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swad.testbed.measure.tune import Tune
+from swad.testbed.measurements.tune import Tune
 from swad.testbed.results.measured import COLUMNS
 from swad.testbed.results.measured_report import report
 from swad.testbed.results.tuning import ORACLE, ValleySetting, best, blocks, choose, score_settings

@@ -9,7 +9,7 @@ from itertools import combinations_with_replacement
 import pandas as pd
 import pytest
 
-from swad.testbed.measure.windows import Windows
+from swad.testbed.measurements.windows import Windows
 from swad.testbed.results.compare import is_clear
 from swad.testbed.results.measured import COLUMNS, measured
 from swad.testbed.results.measured_report import report

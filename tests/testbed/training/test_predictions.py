@@ -52,6 +52,13 @@ def test_predictions_name_the_files_of_images(image_folder, tmp_path):
         assert Path(row.path).parent == image_folder.resolve() / row.domain / row.label
 
 
+def test_with_many_classes_only_the_probability_of_the_predicted_one_is_kept(finished_run, tmp_path, monkeypatch):
+    monkeypatch.setattr("swad.testbed.training.predictions.MAX_CLASSES", 9)
+    kept, whole = read_predictions(train(short(tmp_path / "run")).run_dir), read_predictions(finished_run)
+    assert kept.columns[-1] == "probability"
+    assert kept.equals(whole[kept.columns])
+
+
 def test_a_run_can_do_without_predictions(finished_run, tmp_path):
     result = train(short(tmp_path / "run", predictions=False))
     assert not (result.run_dir / PREDICTIONS).exists()

@@ -20,6 +20,7 @@ import zipfile
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -199,7 +200,7 @@ def _find_dataset(benchmark: Benchmark, unpacked: Path) -> Path:
         return benchmark.arrange(unpacked)
     if benchmark.read is not None or not benchmark.domains:
         return unpacked
-    for folder in (unpacked, *unpacked.glob("*/"), *unpacked.glob("*/*/"), *unpacked.glob("*/*/*/")):
+    for folder in chain([unpacked], *(unpacked.glob("*/" * depth) for depth in (1, 2, 3))):
         if set(benchmark.domains) <= {benchmark.aliases.get(entry.name, entry.name) for entry in folder.iterdir()}:
             return folder
     entries = ", ".join(sorted(entry.name for entry in unpacked.iterdir())) or "nothing"

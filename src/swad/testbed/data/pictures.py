@@ -27,9 +27,9 @@ def find_picture(dataset: str, data_dir: str | None, domain: str, number: int, l
         label: Name of its class.
         path: Its file; "" if the images are no files.
     """
-    from PIL import Image
-
     try:
+        from PIL import Image
+
         if path:
             return read_image(Path(path))
         loaded = _load(dataset, data_dir)
@@ -37,7 +37,7 @@ def find_picture(dataset: str, data_dir: str | None, domain: str, number: int, l
         if loaded.classes[images.labels[number]] != label:
             return None
         image = images.image(number)
-    except (DataError, OSError, IndexError):
+    except (DataError, OSError, IndexError, ImportError):  # without Pillow, a report names its mistakes
         return None
     if isinstance(image, np.ndarray):
         shown = np.zeros((*image.shape[:2], 3), np.uint8)

@@ -32,8 +32,7 @@ def read_csv(benchmark: Benchmark, root: Path | None, check_counts: bool, option
         raise DataError(
             f"every line of {root} must have {','.join(COLUMNS)}, but line {empty[0] + 2} has an empty cell"
         )
-    tree = list_images(benchmark, root, root.parent, frame, options)
-    return read_tree(benchmark, root, tree, check_counts)
+    return read_tree(benchmark, root, list_images(benchmark, root, frame, options), check_counts)
 
 
 def find_table(benchmark: Benchmark, root: Path | None, name: str) -> Path:
@@ -64,8 +63,9 @@ def read_columns(file: Path, columns: tuple[str, ...]) -> pandas.DataFrame:
     return frame
 
 
-def list_images(benchmark: Benchmark, file: Path, root: Path, frame: pandas.DataFrame, options: Options) -> Tree:
-    """Return the images of a table with the columns `COLUMNS`, whose paths are below `root`; all must be there."""
+def list_images(benchmark: Benchmark, file: Path, frame: pandas.DataFrame, options: Options) -> Tree:
+    """Return the images of a table with the columns `COLUMNS`, whose paths are relative to `file`; all must exist."""
+    root = file.parent
     if repeated := frame["path"][frame["path"].duplicated()].tolist():
         raise DataError(f"{file} must list an image once, but {listed(repeated)} is repeated: keep one of its lines")
     missing = [path for path in frame["path"] if not os.path.isfile(os.path.join(root, path))]

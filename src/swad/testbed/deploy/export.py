@@ -87,7 +87,10 @@ def export_graph(predictor: Predictor, card: Mapping[str, Any], pixels: Tensor, 
     except ImportError:
         raise
     except Exception as error:  # each exporter has classes of its own
-        raise ExportError(f"{card['network']} cannot be exported to {output.name}: {one_line(error, 200)}") from None
+        raise ExportError(
+            f"torch cannot export {card['network']} trained with {card['algorithm']} to {output.name}: "
+            f"{one_line(error, 120)}; use swad.testbed.load_predictor, or another network or algorithm"
+        ) from None
     with atomic_write(output, follow_link=True) as partial:
         save(partial)
         difference = compare(read(partial), predictor, pixels)

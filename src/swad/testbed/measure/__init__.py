@@ -1,1 +1,1 @@
-"""Measurements of saved weights of runs."""
+"""The engine that measures saved weights, and the runs and models that it opens."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from swad.testbed.measure.base import Job, MeasuredRun, Measurement, Store, as_stored
 from swad.testbed.results.measurement_rows import RowFile
+from swad.testbed.training.run_dir import RunError
 from swad.util.names import counted
 from swad.util.progress import Progress
 
@@ -24,6 +25,39 @@ if TYPE_CHECKING:
 
 PARTS = 1000
 """Parts of an evaluation that progress counts."""
+
+
+def choose_weights(
+    runs: Sequence[SavedRun], names: Sequence[str], what: Measurement | None = None
+) -> tuple[list[tuple[SavedRun, list[str]]], list[str]]:
+    """Return each run with those of the named weights that it has, without names all that it reports; and notes.
+
+    A name that no run has is an error. A run that has none of the named weights is skipped, and one that lacks what a
+    measurement needs.
+    """
+    chosen, notes = [], []
+    for run in runs:
+        present = [name for name in names if _has_weights(run, name)] if names else list(run.reported)
+        for name in names:
+            if not any(_has_weights(other, name) for other in runs):
+                run.full_name(name)  # raises the error that lists the weights there are
+        if what is not None and (reason := what.lacking(run)):
+            notes.append(f"skipped {run.path}: {reason}")
+        elif present:
+            chosen.append((run, present))
+        else:
+            notes.append(f"skipped {run.path}, which has none of {', '.join(names)}")
+    if not chosen:
+        raise RunError(f"there is no run to measure: {'; '.join(notes)}")
+    return chosen, notes
+
+
+def _has_weights(run: SavedRun, name: str) -> bool:
+    try:
+        run.full_name(name)
+    except RunError:
+        return False
+    return True
 
 
 def plan(

@@ -12,8 +12,8 @@ from torch import nn
 
 from swad.robustness import backgrounds
 from swad.robustness.imagenet import N_CLASSES, imagenet_classes
-from swad.testbed.measure.finished_runs import choose_weights, open_runs
-from swad.testbed.measure.saved_run import fingerprint
+from swad.testbed.measure.engine import choose_weights
+from swad.testbed.measure.saved_run import fingerprint, open_runs
 from swad.testbed.models import networks, weight_files
 from swad.testbed.models.catalog import input_config, require_known
 from swad.testbed.results.labels import directory_names, weights_label

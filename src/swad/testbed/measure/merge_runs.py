@@ -15,9 +15,8 @@ from torch import Tensor, nn
 from swad.merging.checkpoints import Checkpoint, is_checkpoint_folder, name_of
 from swad.merging.weighted_mean import described, save
 from swad.testbed.averages.segment_log import load_segments, read_segment
-from swad.testbed.measure.finished_runs import open_runs
 from swad.testbed.measure.kept_segments import build_estimate, build_evaluation, build_network
-from swad.testbed.measure.saved_run import SavedRun, open_run
+from swad.testbed.measure.saved_run import SavedRun, open_run, open_runs
 from swad.testbed.models import weight_files
 from swad.testbed.training import export
 from swad.testbed.training.run_dir import SEGMENTS, RunError

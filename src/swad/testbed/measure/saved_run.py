@@ -1,4 +1,4 @@
-"""A finished run, opened to measure its weights: the weights it has, and the images to evaluate them on.
+"""Finished runs, opened to measure their weights: the weights that each has, and the images to evaluate them on.
 
 Images come from the run's own split. *Seen* images are those of the source domains (by default training images),
 *unseen* images are those of the target; neither are augmented. A fixed subset of each domain is used, with the classes
@@ -25,6 +25,8 @@ from swad.testbed.data.loaders import EvalLoader
 from swad.testbed.data.splits import DomainSplit, HeldOut, Sources, hold_out
 from swad.testbed.models import weight_files
 from swad.testbed.results.records import CONFIG
+from swad.testbed.results.run_data import RunData
+from swad.testbed.results.runs import find_runs
 from swad.testbed.training import export
 from swad.testbed.training.checks import device_problem
 from swad.testbed.training.config import ResolvedConfig
@@ -32,11 +34,10 @@ from swad.testbed.training.dataset import load_dataset
 from swad.testbed.training.run_dir import RunError, read_done, read_stored
 from swad.util.files import require_regular
 from swad.util.images import DataError
-from swad.util.names import snapshot_name
+from swad.util.names import listed, snapshot_name
 
 SourceSplit = Literal["training", "validation", "all"]
 """Which images of the source domains are measured; of the target it is always all of them."""
-SPLITS: tuple[SourceSplit, ...] = ("training", "validation", "all")
 
 WINDOW = "window"
 """Name of the live weights inside the range that SWAD averaged: F is the mean over several of the run's snapshots."""
@@ -296,3 +297,41 @@ def open_run(path: Path | str, data: Path | str | None = None) -> SavedRun:
         raise RunError(f"{path} saved no weights: train it again in a new directory")
     ranges: dict[str, Any] = done.get("ranges") or {}
     return SavedRun(path, ResolvedConfig.from_json(config, path), weights, None if data is None else Path(data), ranges)
+
+
+# ------------------------------------------------------------ several runs
+
+
+def finished_runs(paths: Sequence[Path | str]) -> tuple[list[RunData], list[str]]:
+    """Return the finished runs, each once, and a note on each reason to skip others.
+
+    Args:
+        paths: Run directories, or directories of runs.
+    """
+    runs: dict[Path, RunData] = {}
+    skipped: dict[str, list[Path]] = {}
+    for path in paths:
+        found = find_runs(path, warn=False)
+        for entry in found.skipped:
+            skipped.setdefault(entry.reason, []).append(entry.path)
+        for run in found:
+            if not run.finished:
+                skipped.setdefault("unfinished", []).append(run.path)
+            else:
+                runs[run.path] = run
+    return list(runs.values()), skip_notes(skipped)
+
+
+def skip_notes(skipped: Mapping[str, Sequence[Path]]) -> list[str]:
+    """Return one note for each reason for which runs were skipped."""
+    return [f"{listed(paths, 1)} skipped: {reason}" for reason, paths in skipped.items() if paths]
+
+
+def open_runs(paths: Sequence[Path | str], data: Path | str | None = None) -> tuple[list[SavedRun], list[str]]:
+    """Open all finished runs in and below some directories, and return them with notes on those that were skipped."""
+    runs, notes = finished_runs(paths)
+    if not runs:
+        reason = "; ".join(notes) or "no directory was given"
+        again = "run `swad train` or `swad sweep run` again to finish one"
+        raise RunError(f"there is no finished run to measure ({reason}): {again}")
+    return [open_run(run.path, data) for run in runs], notes

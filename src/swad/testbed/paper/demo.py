@@ -33,9 +33,9 @@ def make_configs(
 def measure_flatness(config: RunConfig, progress: Progress | None = None) -> None:
     """Measure the flatness of one run's ERM, SWA and SWAD and the plane through three of its weights, in seconds."""
     from swad.testbed.measure import engine
-    from swad.testbed.measure.flatness import Flatness
     from swad.testbed.measure.saved_run import find_device, open_run
-    from swad.testbed.measure.surface import Surface
+    from swad.testbed.measurements.flatness import Flatness
+    from swad.testbed.measurements.surface import Surface
 
     run, device = open_run(config.output), find_device(config.device)
     coarse = Flatness(images=80, radii=tuple(4.0 * k for k in range(7)), directions=16)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from swad.testbed.measure.saved_run import open_run
 from swad.testbed.paper.reproduction import PaperRuns, first_trial_item
-from swad.testbed.paper.robust_line import FILE, measure_robust_line
+from swad.testbed.paper.robust_line import WorstOnLine, measured_line
 from swad.testbed.paper.trainings import ERM
 from swad.testbed.results.figures.robust_lines import RobustLine, robust_figure
 from swad.testbed.results.labels import weights_label
@@ -70,13 +70,6 @@ def _is_last(run: RunData) -> bool:
     return averaged is None or averaged.n_averaged == 1
 
 
-def _measure(paper_runs: PaperRuns, run: RunData) -> RobustLine:
-    config = paper_runs.config
-    points = (config.grid + 1) // 2  # each takes dozens of gradients
-    saved = open_run(run.path, config.data)
-    return measure_robust_line(saved, ENDS, SHARES, points=points, n_images=config.images, **paper_runs.measure_options)
-
-
 def _build(paper_runs: PaperRuns, dataset: str, names: Sequence[str]) -> Report:
     runs = paper_runs.first_trial(dataset, ERM)
     different = [run for run in runs if not _is_last(run)]
@@ -86,9 +79,15 @@ def _build(paper_runs: PaperRuns, dataset: str, names: Sequence[str]) -> Report:
         tables.append(f"{dataset}, target {which}: no line, because the average of SWAD is the last weights.")
     if not different:
         return Report(tuple(tables))
-    lines = [_measure(paper_runs, run) for run in different]
+    config = paper_runs.config
+    points = (config.grid + 1) // 2  # each takes dozens of gradients
+    what = WorstOnLine(images=config.images, ends=ENDS, shares=SHARES, points=points)
+    jobs = paper_runs.measure([(open_run(run.path, config.data), ()) for run in different], what)
+    lines = list(map(measured_line, jobs))
     written = paper_runs.save(robust_figure(lines), "figure1", *names)
-    return Report((*tables, robust_table(dataset, lines)), tuple(written), tuple(run.path / FILE for run in different))
+    return Report(
+        (*tables, robust_table(dataset, lines)), tuple(written), tuple(run.path / what.file for run in different)
+    )
 
 
 ITEMS = (

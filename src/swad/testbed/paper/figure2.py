@@ -12,7 +12,7 @@ from pathlib import Path
 from swad.averaging.window import Window
 from swad.testbed.averages import registry
 from swad.testbed.measure.saved_run import SavedRun, open_run
-from swad.testbed.measure.surface import Surface
+from swad.testbed.measurements.surface import Surface
 from swad.testbed.paper.reproduction import PaperRuns, first_trial_item
 from swad.testbed.paper.trainings import ERM
 from swad.testbed.results.figures.sampling import sampling_figure

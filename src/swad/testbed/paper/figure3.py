@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from swad.testbed.measure.flatness import Flatness
 from swad.testbed.measure.saved_run import open_run
+from swad.testbed.measurements.flatness import Flatness
 from swad.testbed.paper.paper_config import PaperConfig
 from swad.testbed.paper.reproduction import PaperRuns, Reproduction, availability_notes, write_run_page
 from swad.testbed.paper.trainings import ERM, ERM_CYCLIC, Training

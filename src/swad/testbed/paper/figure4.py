@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from swad.testbed.measure.saved_run import open_run
-from swad.testbed.measure.surface import Surface
+from swad.testbed.measurements.surface import Surface
 from swad.testbed.paper.figure3 import write_figure_page
 from swad.testbed.paper.reproduction import PaperRuns, Reproduction, each_dataset
 from swad.testbed.paper.trainings import ERM

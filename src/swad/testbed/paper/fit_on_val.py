@@ -18,7 +18,7 @@ from swad.testbed.data.splits import DomainSplit
 from swad.testbed.measure import engine
 from swad.testbed.measure.kept_segments import build_evaluation, build_fast_network, kept_segments, merged_by_default
 from swad.testbed.measure.saved_run import SavedRun, find_device, open_run
-from swad.testbed.measure.windows import Windows
+from swad.testbed.measurements.windows import Windows
 from swad.testbed.results.runs import result_checksum
 from swad.testbed.results.windows import best_window
 from swad.testbed.training.run_dir import RunError, read_stored

@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from swad.testbed.measure.flatness import Flatness
+from swad.testbed.measurements.flatness import Flatness
 from swad.testbed.paper import figure3
 from swad.testbed.paper.reproduction import PaperRuns, Reproduction, availability_notes
 from swad.testbed.results import published

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from swad.testbed.measure.engine import measure, plan
-from swad.testbed.measure.registry import stored_reports
 from swad.testbed.measure.saved_run import SavedRun, find_device
+from swad.testbed.measurements import stored_reports
 from swad.testbed.paper.paper_config import PAPER_DATASETS, PaperConfig
 from swad.testbed.paper.trainings import Training, sweep_specs
 from swad.testbed.results.diagnostics import find_problems
@@ -27,7 +27,7 @@ from swad.util.progress import Progress
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from swad.testbed.measure.base import Measurement
+    from swad.testbed.measure.base import Job, Measurement
 
 Build = Callable[["PaperRuns"], Report]
 """Measures what is missing, draws the figures, and returns the tables."""
@@ -119,12 +119,12 @@ class PaperRuns:
             raise RunError(f"no run on {dataset} is finished: train failed runs again (--retry-failed)")
         return runs
 
-    def measure(self, chosen: Sequence[tuple[SavedRun, Sequence[str]]], what: Measurement) -> None:
+    def measure(self, chosen: Sequence[tuple[SavedRun, Sequence[str]]], what: Measurement) -> list[Job]:
         """Measure weights of runs; what is stored already is not measured again."""
         device = find_device(self.config.device)
-        measure(
-            plan(chosen, what, device), device, workers=self.config.workers, progress=self.measure_options["progress"]
-        )
+        jobs = plan(chosen, what, device)
+        measure(jobs, device, workers=self.config.workers, progress=self.measure_options["progress"])
+        return jobs
 
     def folder(self, item: str) -> Path:
         """Return the directory of an item's files."""

@@ -1,92 +1,87 @@
-"""Measure the worst loss within a radius at every point of the line between two weights of a run.
-
-Each point is stored as soon as it is measured, so an interrupted measurement resumes.
-"""
+"""The worst loss within a radius at every point of the line between two weights of a run."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from swad.flatness import image_losses, line, worst_case
 from swad.flatness.ascent import ASCENT
-from swad.testbed.measure.saved_run import SavedRun, find_device
+from swad.testbed.measure.base import Job, MeasuredRun, Measurement, SourceSplit
+from swad.testbed.measure.saved_run import SavedRun
 from swad.testbed.results.figures.robust_lines import RobustLine
-from swad.testbed.results.measurement_rows import RowFile
+from swad.testbed.results.measurement_rows import Row
 from swad.testbed.results.runs import load_run
-from swad.util.progress import Progress
 
-FILE = "robust-line.jsonl"
 MARGIN = 0.5
 """How far the line extends beyond both ends, as a share of their distance."""
 STEPS = 8
 """Ascent steps for each radius. The search continues from the worst point of the next smaller radius."""
 
 
-def measure_robust_line(
-    run: SavedRun,
-    ends: tuple[str, str],
-    shares: Sequence[float],
-    *,
-    points: int = 21,
-    n_images: int | None = 200,
-    device: str = "cpu",
-    workers: int | None = None,
-    progress: Progress | None = None,
-) -> RobustLine:
-    """Measure loss and worst loss along a line.
+@dataclass(frozen=True)
+class WorstOnLine(Measurement):
+    """Search for the worst loss within some radii at points of a line, on training images of the sources.
 
     Args:
+        images: Images of every domain, stratified by class. None: all.
         ends: Names of the weights at x = 0 and x = 1.
-        shares: Radii as shares of the distance between both.
+        shares: Radii as shares of the distance between both, in ascending order.
         points: Number of points on the line, besides both ends.
-        n_images: Training images of every source domain; None: all.
-        device: Device to measure on.
-        workers: Processes that read images.
-        progress: Called after every point.
     """
-    torch_device = find_device(device)
-    states = [run.state(name) for name in ends]
-    length = line(*states).length
-    settings = {
-        "ends": list(ends),
-        "fingerprints": [run.fingerprint(name) for name in ends],
-        "shares": sorted(shares),
-        "points": points,
-        "margin": MARGIN,
-        "n_images": n_images,
-        "steps": STEPS,
-        "ascent": ASCENT,
-        "device": torch_device.type,
-    }
-    # Both ends are always among the points.
-    xs = sorted({0.0, 1.0, *torch.linspace(-MARGIN, 1 + MARGIN, points, dtype=torch.float64).tolist()})
-    radii = [share * length for share in sorted(shares)]
-    with RowFile(run.path, FILE) as file:
-        key = file.add_settings(settings)
-        measured = {row["x"]: row for row in file.rows_of(key, kind="point")}
-        missing = [x for x in xs if x not in measured]
-        if missing:
-            images = run.images(n_images, torch_device, workers).side("seen")
-            loss_fn = image_losses(images, batch_size=run.batch_size(torch_device))
-            model = run.model(ends[0], torch_device)
-            for number, x in enumerate(missing, start=1):
-                model.load_state_dict(_between(states[0], states[1], x))
-                rows = worst_case(model, loss_fn, radii, STEPS, restarts=0).rows
-                worst = [row.lower_bound for row in rows]
-                measured[x] = {"key": key, "kind": "point", "x": x, "loss": rows[0].loss, "worst": worst}
-                file.append(measured[x])
-                if progress is not None:
-                    progress(f"worst case, {run.name}", number, len(missing))
+
+    name, title, file, kind = "robust-line", "Worst loss on a line", "robust-line.jsonl", "point"
+    of_device, of_saved = True, False
+    source_split: ClassVar[SourceSplit] = "training"
+    ends: tuple[str, str] = ("last", "swad")
+    shares: tuple[float, ...] = (0.02, 0.05, 0.1)
+    points: int = 21
+
+    @property
+    def passes(self) -> int:
+        """A gradient, which costs about three passes, for every step."""
+        return 3 * STEPS * len(self.shares)
+
+    def settings(self) -> dict[str, Any]:
+        """Also those of the search."""
+        return {**super().settings(), "margin": MARGIN, "steps": STEPS, "ascent": ASCENT}
+
+    def weights(self, run: SavedRun, names: Sequence[str]) -> dict[str, str]:
+        """Return the line, with the marks of its ends."""
+        return {"line": "-".join(map(run.fingerprint, self.ends))}
+
+    def cases(self) -> Sequence[Row]:
+        """The points; both ends are always among them."""
+        xs = torch.linspace(-MARGIN, 1 + MARGIN, self.points, dtype=torch.float64).tolist()
+        return [{"x": x} for x in sorted({0.0, 1.0, *xs})]
+
+    def measure(self, run: MeasuredRun, case: Row, weights: Sequence[str]) -> Iterator[list[Row]]:
+        """Search around one point."""
+        first, second = (run.run.state(name) for name in self.ends)
+        length, model = line(first, second).length, run.model(self.ends[0])
+        model.load_state_dict(_between(first, second, case["x"]))
+        loss_fn = image_losses(run.images.side("seen"), batch_size=run.run.batch_size(run.device))
+        rows = worst_case(model, loss_fn, [share * length for share in self.shares], STEPS, restarts=0).rows
+        worst = [row.lower_bound for row in rows]
+        yield [{"weights": "line", "length": length, "loss": rows[0].loss, "worst": worst}]
+
+
+def measured_line(job: Job) -> RobustLine:
+    """Return the line of a run that was measured."""
+    assert isinstance(job.what, WorstOnLine)
+    rows = sorted(job.rows(), key=lambda row: float(row["x"]))
+    length, columns = rows[0]["length"], zip(*(row["worst"] for row in rows), strict=True)
     return RobustLine(
-        load_run(run.path),
-        ends,
+        load_run(job.run.path),
+        job.what.ends,
         length,
-        tuple(xs),
-        tuple(measured[x]["loss"] for x in xs),
-        {radius: tuple(measured[x]["worst"][index] for x in xs) for index, radius in enumerate(radii)},
+        tuple(row["x"] for row in rows),
+        tuple(row["loss"] for row in rows),
+        {share * length: column for share, column in zip(job.what.shares, columns, strict=True)},
     )
 
 

@@ -14,12 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from swad.testbed.measure import engine
-from swad.testbed.measure.corruption import Corruption
-from swad.testbed.measure.finished_runs import open_runs
 from swad.testbed.measure.imagenet import Benchmarks, plan_models, stored_results
 from swad.testbed.measure.imagenet_models import ImageNetModel, saved_model
 from swad.testbed.measure.imagenet_report import ALL_19, PARTIAL, Parts, notes, scores
-from swad.testbed.measure.saved_run import SavedRun, find_device, open_run
+from swad.testbed.measure.saved_run import SavedRun, find_device, open_run, open_runs
+from swad.testbed.measurements.corruption import Corruption
 from swad.testbed.paper.accuracy import ComparedRow, compared_table, printed_cell
 from swad.testbed.paper.methods import row_name
 from swad.testbed.paper.reproduction import PaperRuns, Reproduction, write_run_page

@@ -1,8 +1,8 @@
 """How much SWAD depends on N_s, N_e and r: each is varied around the paper's value, without training.
 
 One run for each target keeps the mean weights between evaluations. What another setting would have averaged follows
-from its recorded validation losses, and the average from the kept segments (`swad.testbed.measure.tune`). The paper
-took N_s and N_e from a search on PACS and r from [1.2, 1.3], and prints no numbers of it.
+from its recorded validation losses, and the average from the kept segments (`swad.testbed.measurements.tune`). The
+paper took N_s and N_e from a search on PACS and r from [1.2, 1.3], and prints no numbers of it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import replace
 from swad.testbed.data import benchmarks
 from swad.testbed.measure import engine
 from swad.testbed.measure.saved_run import find_device, open_run
-from swad.testbed.measure.tune import Tune
+from swad.testbed.measurements.tune import Tune
 from swad.testbed.paper.reproduction import PaperRuns, first_trial_item
 from swad.testbed.paper.trainings import ERM_THREE_WAY
 from swad.testbed.results.figures.tuning import sensitivity_figure

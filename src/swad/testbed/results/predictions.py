@@ -62,14 +62,13 @@ def write_predictions(
         directory: The run directory.
         classes: Names of the classes.
         parts: The images, split by split.
-        outputs: By weights, the predicted class of every image, and the probabilities of all classes.
+        outputs: By weights, the predicted class of every image, and the probabilities of all classes or that of the
+            prediction.
     """
     sizes = [len(part.images) for part in parts]
     domains, splits = (list(dict.fromkeys(names)) for names in zip(*(part[:2] for part in parts), strict=True))
     roots = {part.domain: part.root for part in parts}
-    probabilities = [of_weights for _, of_weights in outputs.values()]
-    if len(classes) > MAX_CLASSES:
-        probabilities = [of_weights.max(1) for of_weights in probabilities]
+    predictions, probabilities = zip(*outputs.values(), strict=True)
     arrays = {
         "classes": np.array(classes),
         "domains": np.array(domains),
@@ -81,7 +80,7 @@ def write_predictions(
         "image": np.concatenate([part.images for part in parts]).astype(np.int32),
         "path": np.array([path for part in parts for path in part.paths or [""] * len(part.images)]),
         "root": np.array([roots[name] for name in domains]),
-        "prediction": np.stack([of_weights for of_weights, _ in outputs.values()]).astype(np.int32),
+        "prediction": np.stack(predictions).astype(np.int32),
         "probability": np.stack(probabilities).astype(np.float32),
     }
     with atomic_write(directory / PREDICTIONS) as partial, partial.open("wb") as file:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import numpy as np
+import torch
 
 from swad.testbed.data.domains import FileDomain
 from swad.testbed.data.splits import DomainSplit, Sources, Target
-from swad.testbed.results.predictions import Array, Part
+from swad.testbed.results.predictions import MAX_CLASSES, Array, Part
 from swad.testbed.training.evaluation import Score
 
 
@@ -29,10 +29,11 @@ class Predictions:
 
     def add(self, weights: str, scores: Mapping[str, Mapping[str, Score]]) -> None:
         """Keep the outputs in the scores of weights."""
-        outputs = [scores[part.domain][part.split].outputs for part in self.parts]
-        kept = [each for each in outputs if each is not None]
-        predictions = np.concatenate([each.predictions.cpu().numpy() for each in kept])
-        self.outputs[weights] = predictions, np.concatenate([each.probabilities.cpu().numpy() for each in kept])
+        kept = [outputs for part in self.parts if (outputs := scores[part.domain][part.split].outputs) is not None]
+        predictions, probabilities = (torch.cat(each) for each in list(zip(*kept, strict=True))[1:])
+        if probabilities.shape[1] > MAX_CLASSES:
+            probabilities = probabilities.amax(1)
+        self.outputs[weights] = predictions.cpu().numpy(), probabilities.cpu().numpy()
 
 
 def _part(split: str, part: DomainSplit) -> Part:

@@ -144,7 +144,7 @@ def resolution_notes(config: RunConfig, resolved: ResolvedConfig) -> list[str]:
         hint = (
             ""
             if recipe.large or benchmark.image_spec.low_res
-            else "; set input_pipeline=gpu (--input-pipeline) to use one"
+            else "; set input_pipeline to gpu (--input-pipeline) to use one"
         )
         without = f"{recipe.name} recipe" if recipe.large else "torchvision input pipeline"
         notes.append(f"{', '.join(unused)}: ignored, because the {without} uses no image cache{hint}")

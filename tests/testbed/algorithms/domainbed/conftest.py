@@ -18,6 +18,6 @@ def published(monkeypatch: pytest.MonkeyPatch) -> Path:
     before = os.environ.get("SWAD_ALGORITHMS")
     monkeypatch.setenv("SWAD_ALGORITHMS", os.pathsep.join(filter(None, [before, str(PUBLISHED)])))
     files.load.cache_clear()
-    files._announce.cache_clear()
+    monkeypatch.setenv(files.ANNOUNCED, "")
     _load.cache_clear()
     return PUBLISHED

@@ -97,6 +97,11 @@ def test_twenty_steps_equal_those_of_the_original_loop(name, dropout):
         assert torch.equal(method.predict(images), algorithm.predictor(images))
 
 
+def test_the_forms_of_2020_and_of_the_published_swad_code_are_the_same():
+    losses = [[float(update(build(name).double(), 1))] for name in ("ERM", "ERMOf2020", "ERMOfSWAD")]
+    assert losses[0] == losses[1] == losses[2]
+
+
 @pytest.mark.parametrize("name", METHODS)
 def test_a_resumed_training_equals_one_that_was_never_stopped(name):
     algorithm = build(name).double()

@@ -46,7 +46,7 @@ def test_two_files_of_one_name_are_told_apart_by_their_classes(tmp_path):
     ("name", "message"),
     [
         ("algorithms:Aling", "there is no class 'Aling' in .*algorithms.py: did you mean 'Align'?"),
-        ("algorithms:xyz", "there is no class 'xyz' in .*algorithms.py: choose one of ERM, Align, Adversary, .*"),
+        ("algorithms:xyz", "there is no class 'xyz' in .*algorithms.py: choose one of ERM, ERMOf2020, .*"),
         (
             "fishr:Fishr",
             "there is no file fishr.py for the algorithm fishr:Fishr: name it or its folder in SWAD_ALGORITHMS",

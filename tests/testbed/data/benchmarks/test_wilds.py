@@ -1,6 +1,7 @@
 """Camelyon17 and FMoW are read in the layout of WILDS, from their metadata."""
 
 import dataclasses
+import re
 import shutil
 
 import numpy as np
@@ -26,7 +27,8 @@ def test_patches_of_hospitals(tmp_path):
     assert (np.asarray(hospital.image(3)) == 17).all()
     assert benchmarks.load("camelyon17", root, check_counts=False).domains[2].files == hospital.files
     assert benchmarks.missing(benchmarks.get("camelyon17"), tmp_path) == ""
-    with pytest.raises(DataError, match="domain hospital_0 has 4 images, expected 59436"):
+    advice = f"run `swad datasets check {root} --name Camelyon17`"
+    with pytest.raises(DataError, match=f"domain hospital_0 has 4 images, expected 59436.*{re.escape(advice)}"):
         benchmarks.load("camelyon17", tmp_path)
 
 

@@ -10,7 +10,7 @@ pytest.importorskip("matplotlib")
 
 from helpers.measured_runs import write_measured_run
 from helpers.pages import build_page
-from swad.testbed.measure.registry import stored_reports
+from swad.testbed.measurements import stored_reports
 from swad.testbed.results.imagenet_parts import BENCHMARK
 from swad.testbed.results.measurement_rows import ROBUSTNESS, RowFile
 from swad.testbed.results.page.measured import measured_sections

@@ -157,8 +157,10 @@ class DomainBedAlgorithm(Algorithm):
     def update(self, batch: Batch, noise: Noise, ctx: StepContext) -> Tensor:
         """Make one step of the method, and return the first value that it reports, or the one named loss."""
         images, labels = list(self.by_domain(batch.images)), list(self.by_domain(batch.labels))
-        by_minibatch = list(inspect.signature(self.method_class.update).parameters)[1] == "minibatches"
-        args = (list(zip(images, labels, strict=True)), None) if by_minibatch else (images, labels)
+        parameters = inspect.signature(self.method.update).parameters.values()
+        names = [each.name for each in parameters if each.kind is each.POSITIONAL_OR_KEYWORD]
+        # The published SWAD code and its forks have x and y; DomainBed of 2020 has no unlabeled minibatches.
+        args = (images, labels) if "y" in names else (list(zip(images, labels, strict=True)), None)[: len(names)]
         with using(self._run_networks, ctx.autocast):
             values = self._run(self.method.update, *args)
         if not isinstance(values, dict) or not values:

@@ -19,6 +19,8 @@ from swad.util.names import did_you_mean, listed
 from swad.util.plugins import import_problem
 
 VARIABLE = "SWAD_ALGORITHMS"
+ANNOUNCED = "SWAD_ANNOUNCED_FILES"
+"""The files whose execution was announced, by this process or by the one that started it."""
 REGISTRY = "hparams_registry"
 _PACKAGES = {
     "backpack": "backpack-for-pytorch",
@@ -116,9 +118,11 @@ def load(path: Path) -> tuple[ModuleType, ModuleType | None]:
         return module, None if folder is None else _import(folder / f"{REGISTRY}.py", root)
 
 
-@cache
 def _announce(path: Path) -> None:
-    print(f"executing {path} and what it imports: code that is not part of swad", file=sys.stderr, flush=True)
+    announced = os.environ.get(ANNOUNCED, "").split(os.pathsep)
+    if str(path) not in announced:
+        os.environ[ANNOUNCED] = os.pathsep.join([*announced, str(path)])
+        print(f"executing {path} and what it imports: code that is not part of swad", file=sys.stderr, flush=True)
 
 
 def _import(path: Path, root: Path) -> ModuleType:

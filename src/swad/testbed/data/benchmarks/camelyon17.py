@@ -13,6 +13,8 @@ from swad.testbed.data.domains import Dataset
 from swad.testbed.data.image_folder import read_tree
 from swad.testbed.data.table import find_table, list_images, read_columns
 
+URL = "https://worksheets.codalab.org/rest/bundles/0xe45e15f39fb54e9d9e919556af67aabe/contents/blob/"
+
 
 def read(benchmark: Benchmark, root: Path | None, check_counts: bool, options: Options) -> Dataset:
     """List the patches of the metadata."""
@@ -22,33 +24,20 @@ def read(benchmark: Benchmark, root: Path | None, check_counts: bool, options: O
     frame["path"] = "patches/" + node + "/patch_" + node + "_x_" + frame["x_coord"] + "_y_" + frame["y_coord"] + ".png"
     frame["domain"] = "hospital_" + frame["center"]
     frame["label"] = frame["tumor"].replace({"0": "normal", "1": "tumor"})
-    return read_tree(benchmark, table, list_images(benchmark, table, table.parent, frame, options), check_counts)
+    return read_tree(benchmark, table.parent, list_images(benchmark, table, frame, options), check_counts)
 
 
 BENCHMARK = Benchmark(
     name="Camelyon17",
     folder="camelyon17_v1.0",
     domains=tuple(f"hospital_{center}" for center in range(5)),
-    counts={
-        "hospital_0": 59436,
-        "hospital_1": 34904,
-        "hospital_2": 85054,
-        "hospital_3": 129838,
-        "hospital_4": 146722,
-    },
+    counts={f"hospital_{center}": n for center, n in enumerate((59436, 34904, 85054, 129838, 146722))},
     n_classes=2,
     classes=("normal", "tumor"),
     license="CC0",
     citation="Bandi et al.: From Detection of Individual Metastases to Classification of Lymph Node Status at the "
     "Patient Level. IEEE TMI, 2018. Koh et al.: WILDS. ICML 2021.",
     homepage="https://wilds.stanford.edu/datasets/#camelyon17",
-    sources=(
-        (
-            Download(
-                "https://worksheets.codalab.org/rest/bundles/0xe45e15f39fb54e9d9e919556af67aabe/contents/blob/",
-                "camelyon17_v1.0.tar.gz",
-            ),
-        ),
-    ),
+    sources=((Download(URL, "camelyon17_v1.0.tar.gz"),),),
     read=read,
 )

@@ -14,6 +14,8 @@ from swad.testbed.data.domains import Dataset
 from swad.testbed.data.image_folder import read_tree
 from swad.testbed.data.table import find_table, list_images, read_columns
 
+URL = "https://worksheets.codalab.org/rest/bundles/0xaec91eb7c9d548ebb15e1b5e60f966ab/contents/blob/"
+
 
 def read(benchmark: Benchmark, root: Path | None, check_counts: bool, options: Options) -> Dataset:
     """List the images of the metadata, with the region of each one's country."""
@@ -25,7 +27,7 @@ def read(benchmark: Benchmark, root: Path | None, check_counts: bool, options: O
     frame["domain"] = [regions.get(code) or "Other" for code in frame["country_code"]]
     frame["label"] = frame["category"]
     frame = frame[frame["split"] != "seq"]
-    return read_tree(benchmark, table, list_images(benchmark, table, table.parent, frame, options), check_counts)
+    return read_tree(benchmark, table.parent, list_images(benchmark, table, frame, options), check_counts)
 
 
 BENCHMARK = Benchmark(
@@ -36,13 +38,6 @@ BENCHMARK = Benchmark(
     license="Functional Map of the World Challenge Public License",
     citation="Christie et al.: Functional Map of the World. CVPR 2018. Koh et al.: WILDS. ICML 2021.",
     homepage="https://wilds.stanford.edu/datasets/#fmow",
-    sources=(
-        (
-            Download(
-                "https://worksheets.codalab.org/rest/bundles/0xaec91eb7c9d548ebb15e1b5e60f966ab/contents/blob/",
-                "fmow_v1.1.tar.gz",
-            ),
-        ),
-    ),
+    sources=((Download(URL, "fmow_v1.1.tar.gz"),),),
     read=read,
 )

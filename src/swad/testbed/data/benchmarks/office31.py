@@ -5,6 +5,9 @@ The archive has ``<domain>/images/<class>/<image>``; without ``images`` it is re
 
 from swad.testbed.data.benchmark import Benchmark, Download
 
+DRIVE = "https://drive.google.com/uc?id=0B4IapRTv9pJ1WGZVd1VDMmhwdlE&resourcekey=0-gNMHVtZfRAyO_t2_WrOunA"
+GITHUB = "https://github.com/syorami/DDC-transfer-learning/archive/refs/heads/master.zip"
+
 BENCHMARK = Benchmark(
     name="Office31",
     folder="office31",
@@ -15,18 +18,8 @@ BENCHMARK = Benchmark(
     citation="Saenko, Kulis, Fritz, Darrell: Adapting Visual Category Models to New Domains. ECCV 2010.",
     homepage="https://faculty.cc.gatech.edu/~judy/domainadapt/",
     sources=(
-        (
-            Download(
-                "https://drive.google.com/uc?id=0B4IapRTv9pJ1WGZVd1VDMmhwdlE&resourcekey=0-gNMHVtZfRAyO_t2_WrOunA",
-                "domain_adaptation_images.tar.gz",
-            ),
-        ),
+        (Download(DRIVE, "domain_adaptation_images.tar.gz"),),
         (Download("https://wjdcloud.blob.core.windows.net/dataset/OFFICE31.zip", "OFFICE31.zip"),),
-        (
-            Download(
-                "https://github.com/syorami/DDC-transfer-learning/archive/refs/heads/master.zip",
-                "DDC-transfer-learning.zip",
-            ),
-        ),
+        (Download(GITHUB, "DDC-transfer-learning.zip"),),
     ),
 )

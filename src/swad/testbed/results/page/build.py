@@ -129,7 +129,7 @@ def write_page(
         method: The model selection; see `swad.testbed.results.selection`.
         split: The split of the held-out domain to report: "in", "out", "full" or "test".
         title: Title of the page.
-        measured: What was measured of the runs' weights, from `swad.testbed.measure.registry.stored_reports`.
+        measured: What was measured of the runs' weights, from `swad.testbed.measurements.stored_reports`.
         allow_missing_targets: Show means that lack a target, with a mark. By default there is no mean then.
         baseline: The method that the others are compared with; by default ERM (best).
         unit: Unit of the paired test: "auto", "runs", "trials" or "targets"; see `swad.testbed.results.comparisons`.

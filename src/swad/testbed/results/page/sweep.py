@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from swad.testbed.results.column_marks import legend
 from swad.testbed.results.labels import algorithm_label, differing_hyperparameters, directory_names
-from swad.testbed.results.metrics import get_metric
+from swad.testbed.results.metrics import Metric, get_metric
 from swad.testbed.results.records import LIVE
 from swad.testbed.results.run_data import RunData, setting_text
 from swad.testbed.results.run_tables import AVERAGE, MISSING
@@ -55,6 +55,8 @@ class Sweep:
     data: str
     curves: str
     selection: str
+    metric: Metric
+    """What runs are selected by."""
     is_oracle: bool
     has_search: bool
     """Whether runs of an algorithm differ in a hyperparameter."""
@@ -96,6 +98,7 @@ def build_sweep(runs: Sequence[RunData], results: Sequence[DatasetResults], tabl
         _pack(data),
         curves,
         selection,
+        get_metric(results[0].select_by),
         oracle,
         any(setting["searched"] for setting in settings),
         thinned,

@@ -58,6 +58,20 @@ class ERM(Algorithm):
         return self.network(x)
 
 
+class ERMOf2020(ERM):
+    """Without unlabeled images."""
+
+    def update(self, minibatches):
+        return super().update(minibatches)
+
+
+class ERMOfSWAD(ERM):
+    """With two lists, as the published SWAD code has them."""
+
+    def update(self, x, y, **kwargs):
+        return super().update(list(zip(x, y, strict=True)))
+
+
 class Align(ERM):
     """Equal means of the features of all domains."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from swad.testbed.measure.flatness import Flatness
+from swad.testbed.measurements.flatness import Flatness
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from swad.testbed.measure.base import MeasuredRun, Measurement, SourceSplit
-from swad.testbed.measure.flatness import changed_settings
+from swad.testbed.measurements.flatness import changed_settings
 from swad.testbed.results.measured import Quantity
 from swad.testbed.results.measurement_rows import FLATNESS, Row
 

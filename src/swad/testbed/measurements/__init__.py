@@ -1,7 +1,7 @@
-"""Find measurements by name. The folder is the registry: there is no list to edit.
+"""Measurements of saved weights by name, one file each. The folder is the registry: there is no list to edit.
 
-A measurement is a file of `swad.testbed.measure`, or of a folder named in SWAD_MEASUREMENTS, that says
-``MEASUREMENT = <class>``. Authors import `swad.testbed.measure.base`. Only the requested file is imported.
+A measurement is a file of this folder, or of a folder named in SWAD_MEASUREMENTS, that says ``MEASUREMENT = <class>``.
+Authors import `swad.testbed.measure.base`. Only the requested file is imported.
 
 >>> "corruption" in list_measurements(), get_measurement("Corruption").title
 (True, 'Corruption error, %')
@@ -91,23 +91,4 @@ def _checked(value: object, module: str) -> type[Measurement]:
     return value
 
 
-FILES = Registry(
-    "measurement",
-    "swad.testbed.measure",
-    "SWAD_MEASUREMENTS",
-    "MEASUREMENT",
-    _checked,
-    MeasurementError,
-    helpers=(
-        "base",
-        "engine",
-        "registry",
-        "finished_runs",
-        "kept_segments",
-        "merge_runs",
-        "saved_run",
-        "imagenet",
-        "imagenet_models",
-        "imagenet_report",
-    ),
-)
+FILES = Registry("measurement", __name__, "SWAD_MEASUREMENTS", "MEASUREMENT", _checked, MeasurementError)

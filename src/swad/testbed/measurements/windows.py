@@ -10,7 +10,7 @@ from swad.testbed.measure.base import MeasuredRun, Measurement
 from swad.testbed.results import windows
 from swad.testbed.results.measured import Quantity
 from swad.testbed.results.measurement_rows import WINDOWS, Row
-from swad.util.options import Bounds, problem
+from swad.util.options import Bounds
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -39,6 +39,7 @@ class Windows(Measurement):
     columns: ClassVar[Mapping[str, Any]] = {"accuracy": float}
     by_algorithm, unit, untested = True, "auto", windows.BEST
     at_once = 10**6
+    bounds: ClassVar[Mapping[str, Bounds]] = {"every": Bounds(minimum=1)}
     note = (
         "Each run chooses its own windows. Those that are the best on a side have no test there, since they were "
         "chosen by the accuracy shown, which is therefore too high; SWAD and the best live weights were chosen on "
@@ -47,11 +48,6 @@ class Windows(Measurement):
     images: int | None = 500
     every: int | None = None
     side: Literal["both", "unseen", "seen"] = "both"
-
-    def problems(self) -> list[str]:
-        """Check the number of segments, too."""
-        wrong = None if self.every is None else problem("every", self.every, (int,), Bounds(minimum=1))
-        return list(dict.fromkeys([*super().problems(), *([wrong] if wrong else [])]))
 
     def lacking(self, run: SavedRun) -> str:
         """Without segments there are no windows."""

@@ -10,9 +10,9 @@ from helpers.tiny_algorithms import make
 from helpers.tiny_runs import copied, tiny
 from swad.flatness import line, plane
 from swad.testbed.measure import engine
-from swad.testbed.measure.finished_runs import choose_weights
+from swad.testbed.measure.engine import choose_weights
 from swad.testbed.measure.saved_run import Images, open_run
-from swad.testbed.measure.surface import Surface, averages_near, bn_updater, default_corners
+from swad.testbed.measurements.surface import Surface, averages_near, bn_updater, default_corners
 from swad.testbed.models import networks, own
 from swad.testbed.results.measurement_rows import SURFACE, RowFile, read_rows
 from swad.testbed.results.runs import load_run

@@ -16,10 +16,11 @@ from safetensors.torch import load_file
 
 from helpers.runs import short
 from helpers.twins import averaged
-from swad.testbed.measure import engine, kept_segments, tune
-from swad.testbed.measure.finished_runs import choose_weights, open_runs
-from swad.testbed.measure.saved_run import open_run
-from swad.testbed.measure.tune import Tune
+from swad.testbed.measure import engine, kept_segments
+from swad.testbed.measure.engine import choose_weights
+from swad.testbed.measure.saved_run import open_run, open_runs
+from swad.testbed.measurements import tune
+from swad.testbed.measurements.tune import Tune
 from swad.testbed.results.measured import measured
 from swad.testbed.results.measured_report import report
 from swad.testbed.results.runs import load_run

@@ -8,9 +8,9 @@ import torch
 from swad.robustness.corruptions import corrupt
 from swad.testbed.data.transforms import Normalize, eval_transform, to_pil
 from swad.testbed.measure import engine
-from swad.testbed.measure.calibration import Calibration
-from swad.testbed.measure.corruption import Corruption
 from swad.testbed.measure.saved_run import open_run, stratified_subset
+from swad.testbed.measurements.calibration import Calibration
+from swad.testbed.measurements.corruption import Corruption
 from swad.testbed.results.measured import measured
 from swad.testbed.results.measurement_rows import read_rows
 from swad.testbed.results.runs import load_run

@@ -9,9 +9,9 @@ import torch
 
 from helpers.documents import example
 from helpers.tiny_runs import copied
-from swad.testbed import measure as package
-from swad.testbed.measure.registry import MeasurementError, get_measurement, list_measurements
+from swad.testbed import measurements as package
 from swad.testbed.measure.saved_run import open_run
+from swad.testbed.measurements import MeasurementError, get_measurement, list_measurements
 from swad.testbed.results.measured import measured
 from swad.testbed.results.runs import load_run
 
@@ -24,7 +24,7 @@ def own(tmp_path, monkeypatch):
     folder.mkdir()
     monkeypatch.setattr(package, "__path__", [*package.__path__, str(folder)])  # as SWAD_MEASUREMENTS does at the start
     yield folder
-    sys.modules.pop("swad.testbed.measure.entropy", None)
+    sys.modules.pop("swad.testbed.measurements.entropy", None)
 
 
 @pytest.mark.slow

@@ -14,11 +14,11 @@ from swad.flatness import image_losses, local
 from swad.flatness.directions import Directions
 from swad.flatness.weights import Weights
 from swad.testbed.measure import engine
-from swad.testbed.measure.curvature import Curvature
-from swad.testbed.measure.flatness import Flatness
-from swad.testbed.measure.flatness_of_error import FlatnessOfError
 from swad.testbed.measure.saved_run import WINDOW, open_run
-from swad.testbed.measure.worst_case import WorstCase
+from swad.testbed.measurements.curvature import Curvature
+from swad.testbed.measurements.flatness import Flatness
+from swad.testbed.measurements.flatness_of_error import FlatnessOfError
+from swad.testbed.measurements.worst_case import WorstCase
 from swad.testbed.results.measured import measured
 from swad.testbed.results.measurement_rows import FLATNESS, SURFACE, RowFile, read_rows
 from swad.testbed.results.records import RecordError

@@ -18,10 +18,10 @@ from swad.averaging.group import AverageGroup
 from swad.testbed.averages.segment_log import SegmentLog, load_segments
 from swad.testbed.averages.segment_windows import SegmentWindows
 from swad.testbed.measure import engine, kept_segments
-from swad.testbed.measure.finished_runs import choose_weights, open_runs
-from swad.testbed.measure.saved_run import open_run, stratified_subset
-from swad.testbed.measure.tune import Tune
-from swad.testbed.measure.windows import Windows, saved_state
+from swad.testbed.measure.engine import choose_weights
+from swad.testbed.measure.saved_run import open_run, open_runs, stratified_subset
+from swad.testbed.measurements.tune import Tune
+from swad.testbed.measurements.windows import Windows, saved_state
 from swad.testbed.results.measured import measured
 from swad.testbed.results.runs import load_run
 from swad.testbed.training.loop import train
