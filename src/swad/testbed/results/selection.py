@@ -23,26 +23,23 @@ weights themselves: `best` is evaluated at the end, but is of an earlier step.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, wraps
+from functools import cached_property
 from itertools import permutations
-from typing import TYPE_CHECKING, Any, Concatenate, NamedTuple, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from swad.testbed.results import domainbed
 from swad.testbed.results.labels import LIVE_WEIGHTS, is_erm, shared_label
 from swad.testbed.results.records import LIVE
 from swad.testbed.results.run_data import RunData
-from swad.testbed.results.runs import RunList, SkippedRun
+from swad.testbed.results.runs import RunList, SkippedRun, once
 from swad.util.grouping import group_by
 from swad.util.names import NO_TARGET, choice_problem
 from swad.util.statistics import mean
 
 if TYPE_CHECKING:
     import pandas as pd
-
-P = ParamSpec("P")
-T = TypeVar("T")
 
 SELECTIONS = ("iid", "last", "lodo", "oracle", "oracle_best_step")
 ORACLES = ("oracle", "oracle_best_step")
@@ -95,35 +92,31 @@ class Choice(NamedTuple):
 # ------------------------------------------------------------ accuracies
 
 
+@once
 def accuracies(runs: RunList) -> pd.DataFrame:
     """Return the records of accuracies, where `on_target` tells whether the run holds the domain out."""
     import numpy as np
 
-    if "accuracies" not in runs.derived:
-        rows = runs.records
-        rows = rows[((rows.metric == "accuracy") & rows.domain.notna()).to_numpy()]
-        codes = {name: code for code, name in enumerate(rows.domain.cat.categories)}
-        held_out = np.zeros((len(runs), len(codes)), bool)
-        for number, run in enumerate(runs):
-            held_out[number, [codes[name] for name in run.targets if name in codes]] = True
-        on_target = held_out[rows.run.to_numpy(), rows.domain.cat.codes.to_numpy()]
-        runs.derived["accuracies"] = rows.drop(columns="metric").assign(on_target=on_target)
-    found: pd.DataFrame = runs.derived["accuracies"]
-    return found
+    rows = runs.records
+    rows = rows[((rows.metric == "accuracy") & rows.domain.notna()).to_numpy()]
+    codes = {name: code for code, name in enumerate(rows.domain.cat.categories)}
+    held_out = np.zeros((len(runs), len(codes)), bool)
+    for number, run in enumerate(runs):
+        held_out[number, [codes[name] for name in run.targets if name in codes]] = True
+    on_target = held_out[rows.run.to_numpy(), rows.domain.cat.codes.to_numpy()]
+    return rows.drop(columns="metric").assign(on_target=on_target)
 
 
+@once
 def evaluated_weights(runs: RunList) -> dict[tuple[int, str], bool]:
     """Return the weights of every run that were evaluated, and whether on a target, or without any on sources."""
     from swad.testbed.results.frames import distinct
 
-    if "evaluated" not in runs.derived:
-        rows = accuracies(runs)
-        evaluated = dict.fromkeys(distinct(rows[rows.on_target], "weights"), True)
-        for run, weights in distinct(rows[~rows.on_target], "weights"):
-            evaluated.setdefault((run, weights), not runs[run].targets)
-        runs.derived["evaluated"] = evaluated
-    found: dict[tuple[int, str], bool] = runs.derived["evaluated"]
-    return found
+    rows = accuracies(runs)
+    evaluated = dict.fromkeys(distinct(rows[rows.on_target], "weights"), True)
+    for run, weights in distinct(rows[~rows.on_target], "weights"):
+        evaluated.setdefault((run, weights), not runs[run].targets)
+    return evaluated
 
 
 def _means(runs: RunList, rows: pd.DataFrame) -> pd.DataFrame:
@@ -206,14 +199,6 @@ class _Pairs:
                 self._pairs[key][source] = number
         self._runs = runs
 
-    @classmethod
-    def of(cls, runs: RunList) -> _Pairs:
-        """Return the pairs of runs, which are found once."""
-        if "pairs" not in runs.derived:
-            runs.derived["pairs"] = cls(runs)
-        pairs: _Pairs = runs.derived["pairs"]
-        return pairs
-
     def of_unit(self, unit: Unit, members: Sequence[int]) -> dict[int, dict[str, int | None]]:
         """Return for each run, by source, the run that holds it out too with the same settings; None without one."""
         found = {}
@@ -224,6 +209,11 @@ class _Pairs:
         return found
 
 
+@once
+def _pairs(runs: RunList) -> _Pairs:
+    return _Pairs(runs)
+
+
 def _lodo_scores(runs: RunList, units: Units, weights: Collection[str]) -> pd.DataFrame:
     """Score a setting by the runs that hold out the target and each source in turn.
 
@@ -232,7 +222,7 @@ def _lodo_scores(runs: RunList, units: Units, weights: Collection[str]) -> pd.Da
     """
     import pandas as pd
 
-    rows, pairs = accuracies(runs), _Pairs.of(runs)
+    rows, pairs = accuracies(runs), _pairs(runs)
     of_sources = [
         (number, unit.weights, domain, pair)
         for unit, members in units.items()
@@ -308,7 +298,7 @@ def _why_no_choice(runs: RunList, selection: str, unit: Unit, members: Sequence[
             "evaluate every average on the validation splits, or keep one run per target and trial"
         )
     sources: dict[str, bool] = {}
-    for by_source in _Pairs.of(runs).of_unit(unit, members).values():
+    for by_source in _pairs(runs).of_unit(unit, members).values():
         sources |= {name: pair is not None or sources.get(name, False) for name, pair in by_source.items()}
     return (
         "lodo needs runs with the target and each source in turn held out together: "
@@ -564,20 +554,6 @@ class DatasetResults:
 
         rows = self.results.drop_duplicates(["method", "target", "trial"], keep="last")
         return units_of(rows, column, self.targets)
-
-
-def once(build: Callable[Concatenate[DatasetResults, P], T]) -> Callable[Concatenate[DatasetResults, P], T]:
-    """Keep what a function builds from results, as a report prints it and shows it on its page."""
-
-    @wraps(build)
-    def build_once(results: DatasetResults, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        key = (build.__name__, args, *kwargs.items())
-        if key not in results.derived:
-            results.derived[key] = build(results, *args, **kwargs)
-        built: T = results.derived[key]
-        return built
-
-    return build_once
 
 
 def same_kind(results: Iterable[DatasetResults]) -> bool:
