@@ -216,9 +216,7 @@ def _print_runs(console: Console, runs: RunList, by_dataset: Sequence[DatasetRes
     tables = [selected_runs_table(results) for results in by_dataset]
     selected = {number for results in by_dataset for number in results.results.run}
     # The ranges of all runs of a search would fill screens.
-    tables.append(
-        ranges_table(runs if len(runs) <= MAX_ROWS else [run for number, run in enumerate(runs) if number in selected])
-    )
+    tables.append(ranges_table(runs, None if len(runs) <= MAX_ROWS else selected))
     tables += [class_table(shown) for results in by_dataset if (shown := shown_predictions(results)) is not None]
     for table in tables:
         if table.rows:

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 from swad.testbed.results import compare as statistics
 from swad.testbed.results.compare import compare, compare_domains, is_clear, p_text
 from swad.testbed.results.labels import is_erm
-from swad.testbed.results.selection import DatasetResults, once
+from swad.testbed.results.runs import once
+from swad.testbed.results.selection import DatasetResults
 from swad.util.names import did_you_mean, plain
 
 if TYPE_CHECKING:

@@ -15,7 +15,8 @@ import pandas as pd
 
 from swad.testbed.results.predictions import PREDICTIONS, read_predictions
 from swad.testbed.results.records import LIVE, RecordError
-from swad.testbed.results.selection import DatasetResults, once
+from swad.testbed.results.runs import once
+from swad.testbed.results.selection import DatasetResults
 from swad.testbed.results.tables import Cell, Row, Table
 from swad.util.names import counted
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
@@ -18,8 +18,8 @@ from swad.testbed.results.labels import (
 )
 from swad.testbed.results.metrics import get_metric
 from swad.testbed.results.run_data import RunData
-from swad.testbed.results.runs import RunList
-from swad.testbed.results.selection import ORACLES, DatasetResults, collect_results, once
+from swad.testbed.results.runs import RunList, once
+from swad.testbed.results.selection import ORACLES, DatasetResults, collect_results
 from swad.testbed.results.tables import PAPER, Cell, Row, Table, mean_cell
 from swad.testbed.results.training_curves import final_values, valleys
 from swad.util.grouping import group_by
@@ -322,10 +322,16 @@ def selected_runs_table(results: DatasetResults) -> Table:
     )
 
 
-def ranges_table(runs: Iterable[RunData]) -> Table:
-    """Build the table of averaged ranges: first and last step, number of weights, and threshold."""
+def ranges_table(runs: Iterable[RunData], shown: Collection[int] | None = None) -> Table:
+    """Build the table of averaged ranges: first and last step, number of weights, and threshold.
+
+    Args:
+        runs: The runs.
+        shown: The places of those to show; by default all.
+    """
     runs = RunList.of(runs)
-    found = [(run, by_average) for run, by_average in zip(runs, valleys(runs), strict=True) if by_average]
+    found = [(run, by_average) for run, by_average in zip(runs, valleys(runs), strict=True)]
+    found = [each for number, each in enumerate(found) if each[1] and (shown is None or number in shown)]
     names, identify = _identifying_columns([run for run, _ in found])
     rows = []
     for index, (run, by_average) in enumerate(found):

@@ -16,9 +16,9 @@ import reprlib
 import warnings
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property, partial, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from swad.testbed.results import domainbed
 from swad.testbed.results.failures import read_failure
@@ -31,6 +31,10 @@ from swad.util.progress import Progress
 
 if TYPE_CHECKING:
     import pandas
+
+P = ParamSpec("P")
+S = TypeVar("S", bound="HasDerived")
+T = TypeVar("T")
 
 
 def load_run(directory: str | os.PathLike[str]) -> RunData:
@@ -175,6 +179,28 @@ class SkippedRun:
         return cls(path, str(path.relative_to(root)) if path != root else path.name, reason, run)
 
 
+class HasDerived(Protocol):
+    """Runs or results that keep what is computed from them."""
+
+    @property
+    def derived(self) -> dict[Hashable, Any]:
+        """What was computed, by the function and its arguments."""
+
+
+def once(build: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P], T]:
+    """Keep what a function computes from runs or results, as several parts of a report ask for it."""
+
+    @wraps(build)
+    def build_once(source: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        key = (build.__name__, args, *kwargs.items())
+        if key not in source.derived:
+            source.derived[key] = build(source, *args, **kwargs)
+        built: T = source.derived[key]
+        return built
+
+    return build_once
+
+
 class RunList(list[RunData]):
     """Runs in the order of their paths, their records, and the run directories that cannot be used in `skipped`."""
 
@@ -187,7 +213,7 @@ class RunList(list[RunData]):
         super().__init__(runs)
         self.skipped = tuple(skipped)
         self.derived: dict[Hashable, Any] = {}
-        """What was computed from the records, for those who ask again."""
+        """What was computed from the runs; see `once`."""
         if records is not None:
             self.records = records
 

@@ -23,27 +23,24 @@ step of the weights themselves: `best` is evaluated at the end, but is of an ear
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, wraps
+from functools import cached_property
 from itertools import permutations
-from typing import TYPE_CHECKING, Any, Concatenate, NamedTuple, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from swad.testbed.results import domainbed
 from swad.testbed.results.labels import LIVE_WEIGHTS, is_erm, shared_label
 from swad.testbed.results.metrics import CLASS_ACCURACY, OF_CLASS, get_metric
 from swad.testbed.results.records import LIVE
 from swad.testbed.results.run_data import RunData
-from swad.testbed.results.runs import RunList, SkippedRun
+from swad.testbed.results.runs import RunList, SkippedRun, once
 from swad.util.grouping import group_by
 from swad.util.names import NO_TARGET, choice_problem
 from swad.util.statistics import mean
 
 if TYPE_CHECKING:
     import pandas as pd
-
-P = ParamSpec("P")
-T = TypeVar("T")
 
 SELECTIONS = ("iid", "last", "lodo", "oracle", "oracle_best_step")
 ORACLES = ("oracle", "oracle_best_step")
@@ -107,40 +104,34 @@ class Choice(NamedTuple):
 # ------------------------------------------------------------ values of a metric
 
 
+@once
 def records_of(runs: RunList, metric: str) -> pd.DataFrame:
     """Return the records that a metric is read from, where `on_target` tells whether the run holds the domain out."""
     import numpy as np
 
-    if ("records", metric) not in runs.derived:
-        rows = runs.records
-        rows = rows[((rows.metric == get_metric(metric).recorded) & rows.domain.notna()).to_numpy()]
-        if rows.empty and metric != "accuracy":
-            option = CLASS_ACCURACY if metric.startswith(OF_CLASS) else metric
-            raise SelectionError(
-                f"no run has recorded {metric}: train with --metrics {option}, or choose another metric"
-            )
-        codes = {name: code for code, name in enumerate(rows.domain.cat.categories)}
-        held_out = np.zeros((len(runs), len(codes)), bool)
-        for number, run in enumerate(runs):
-            held_out[number, [codes[name] for name in run.targets if name in codes]] = True
-        on_target = held_out[rows.run.to_numpy(), rows.domain.cat.codes.to_numpy()]
-        runs.derived["records", metric] = rows.drop(columns="metric").assign(on_target=on_target)
-    found: pd.DataFrame = runs.derived["records", metric]
-    return found
+    rows = runs.records
+    rows = rows[((rows.metric == get_metric(metric).recorded) & rows.domain.notna()).to_numpy()]
+    if rows.empty and metric != "accuracy":
+        option = CLASS_ACCURACY if metric.startswith(OF_CLASS) else metric
+        raise SelectionError(f"no run has recorded {metric}: train with --metrics {option}, or choose another metric")
+    codes = {name: code for code, name in enumerate(rows.domain.cat.categories)}
+    held_out = np.zeros((len(runs), len(codes)), bool)
+    for number, run in enumerate(runs):
+        held_out[number, [codes[name] for name in run.targets if name in codes]] = True
+    on_target = held_out[rows.run.to_numpy(), rows.domain.cat.codes.to_numpy()]
+    return rows.drop(columns="metric").assign(on_target=on_target)
 
 
-def evaluated_weights(runs: RunList, metric: str = "accuracy") -> dict[tuple[int, str], bool]:
+@once
+def evaluated_weights(runs: RunList, metric: str) -> dict[tuple[int, str], bool]:
     """Return the weights of every run that were evaluated, and whether on a target, or without any on sources."""
     from swad.testbed.results.frames import distinct
 
-    if ("evaluated", metric) not in runs.derived:
-        rows = records_of(runs, metric)
-        evaluated = dict.fromkeys(distinct(rows[rows.on_target], "weights"), True)
-        for run, weights in distinct(rows[~rows.on_target], "weights"):
-            evaluated.setdefault((run, weights), not runs[run].targets)
-        runs.derived["evaluated", metric] = evaluated
-    found: dict[tuple[int, str], bool] = runs.derived["evaluated", metric]
-    return found
+    rows = records_of(runs, metric)
+    evaluated = dict.fromkeys(distinct(rows[rows.on_target], "weights"), True)
+    for run, weights in distinct(rows[~rows.on_target], "weights"):
+        evaluated.setdefault((run, weights), not runs[run].targets)
+    return evaluated
 
 
 def _means(runs: RunList, rows: pd.DataFrame, metric: str) -> pd.DataFrame:
@@ -219,20 +210,12 @@ class _Pairs:
         for number, domain in distinct(rows[~rows.on_target & (rows.split == "out")], "domain"):
             self.sources[number].append(domain)
         self._pairs: dict[tuple[object, ...], dict[str, int]] = defaultdict(dict)
-        for number, weights in evaluated_weights(runs):
+        for number, weights in evaluated_weights(runs, "accuracy"):
             run = runs[number]
             for target, source in permutations(run.targets, 2):
                 key = (run.dataset, run.algorithm, weights, target, run.trial, self.settings[number])
                 self._pairs[key][source] = number
         self._runs = runs
-
-    @classmethod
-    def of(cls, runs: RunList) -> _Pairs:
-        """Return the pairs of runs, which are found once."""
-        if "pairs" not in runs.derived:
-            runs.derived["pairs"] = cls(runs)
-        pairs: _Pairs = runs.derived["pairs"]
-        return pairs
 
     def of_unit(self, unit: Unit, members: Sequence[int]) -> dict[int, dict[str, int | None]]:
         """Return for each run, by source, the run that holds it out too with the same settings; None without one."""
@@ -244,6 +227,11 @@ class _Pairs:
         return found
 
 
+@once
+def _pairs(runs: RunList) -> _Pairs:
+    return _Pairs(runs)
+
+
 def _lodo_scores(runs: RunList, units: Units, weights: Collection[str], select_by: str) -> pd.DataFrame:
     """Score a setting by the runs that hold out the target and each source in turn.
 
@@ -252,7 +240,7 @@ def _lodo_scores(runs: RunList, units: Units, weights: Collection[str], select_b
     """
     import pandas as pd
 
-    rows, pairs = records_of(runs, select_by), _Pairs.of(runs)
+    rows, pairs = records_of(runs, select_by), _pairs(runs)
     of_sources = [
         (number, unit.weights, domain, pair)
         for unit, members in units.items()
@@ -330,7 +318,7 @@ def _why_no_choice(runs: RunList, selection: str, select_by: str, unit: Unit, me
             "evaluate every average on the validation splits, or keep one run per target and trial"
         )
     sources: dict[str, bool] = {}
-    for by_source in _Pairs.of(runs).of_unit(unit, members).values():
+    for by_source in _pairs(runs).of_unit(unit, members).values():
         sources |= {name: pair is not None or sources.get(name, False) for name, pair in by_source.items()}
     return (
         "lodo needs runs with the target and each source in turn held out together: "
@@ -428,15 +416,16 @@ def _select(runs: RunList, options: Options, units: Units) -> tuple[pd.DataFrame
     reported = pd.concat([on_target, sources[without_target]]).rename(columns={"score": "value"})
     # One candidate needs no score: there is nothing to compare.
     alone = candidates[~candidates.unit.duplicated(keep=False) & ~candidates.unit.isin(best.unit)]
+    choices: dict[Unit, tuple[int, int | None]] = {}
+    choices |= {names[unit]: (run, None) for unit, run in alone[["unit", "run"]].itertuples(index=False)}
+    choices |= {names[unit]: (run, at) for unit, run, at in best[["unit", "run", "at"]].itertuples(index=False)}
     last = reported.drop_duplicates(["run", "weights"], keep="last")[EVALUATION]
     alone = alone.merge(last, on=["run", "weights"]).assign(score=np.nan)
-    chosen = pd.concat([best[alone.columns], alone])
-    found = chosen.merge(reported, on=EVALUATION).sort_values("unit")
+    found = pd.concat([best[alone.columns], alone]).merge(reported, on=EVALUATION).sort_values("unit")
     found = found.merge(sources.drop(columns="step").rename(columns={"score": "source"}), on=EVALUATION, how="left")
     found["weights_step"] = _weights_steps(runs, found)
     results = pd.DataFrame([names[place] for place in found.unit], columns=list(Unit._fields))
     results = results.join(found.drop(columns="weights"))[["dataset", *RESULTS]]
-    choices = {names[unit]: (run, at) for unit, run, at in chosen[["unit", "run", "at"]].itertuples(index=False)}
     return results, _missing(runs, options, units, choices, {names[place] for place in found.unit})
 
 
@@ -457,7 +446,7 @@ def _missing(
     runs: RunList,
     options: Options,
     units: Units,
-    choices: Mapping[Unit, tuple[int, int]],
+    choices: Mapping[Unit, tuple[int, int | None]],
     found: Collection[Unit],
 ) -> pd.DataFrame:
     """Say which units have no result and why; once for a target that has none, where a selection failed."""
@@ -479,7 +468,7 @@ def _missing(
 
 
 def _why_missing(
-    runs: RunList, options: Options, unit: Unit, members: Sequence[int], choice: tuple[int, int] | None
+    runs: RunList, options: Options, unit: Unit, members: Sequence[int], choice: tuple[int, int | None] | None
 ) -> tuple[str, bool]:
     """Return why a unit has no result, and whether its selection failed."""
     selection, split, metric, select_by = options
@@ -491,9 +480,9 @@ def _why_missing(
         run = runs[members[0]]
         state = f"has no {label} of these weights" if run.finished else "is unfinished"
         return f"the run {run.path.name} {state}", False
-    if choice is None and (selection == "lodo" or len(candidates) > 1):
+    if choice is None:
         return _why_no_choice(runs, selection, select_by, unit, candidates), True
-    number, step = choice or (candidates[0], None)
+    number, step = choice
     return _why_no_value(f"the run {runs[number].path.name} has no {label}", step, unit, split), True
 
 
@@ -510,9 +499,7 @@ def _why_no_value(problem: str, step: int | None, unit: Unit, split: str) -> str
     )
 
 
-def _reported(
-    runs: RunList, groups: _Groups, selection: str, metric: str = "accuracy"
-) -> dict[tuple[str, str], list[str]]:
+def _reported(runs: RunList, groups: _Groups, selection: str, metric: str) -> dict[tuple[str, str], list[str]]:
     """Return the weights of each dataset and algorithm that were evaluated on targets, or without any on sources.
 
     Live weights come first, and SWAD last. The live weights at the step that is selected get a row of their own only
@@ -533,7 +520,7 @@ def _reported(
 
 def reported_weights(runs: RunList, selection: str = "iid") -> list[str]:
     """Return the names of the weights that tables report."""
-    return _reported(runs, {("", ""): range(len(runs))}, selection)["", ""]
+    return _reported(runs, {("", ""): range(len(runs))}, selection, "accuracy")["", ""]
 
 
 def run_scores(
@@ -605,20 +592,6 @@ class DatasetResults:
 
         rows = self.results.drop_duplicates(["method", "target", "trial"], keep="last")
         return units_of(rows, column, self.targets)
-
-
-def once(build: Callable[Concatenate[DatasetResults, P], T]) -> Callable[Concatenate[DatasetResults, P], T]:
-    """Keep what a function builds from results, as a report prints it and shows it on its page."""
-
-    @wraps(build)
-    def build_once(results: DatasetResults, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        key = (build.__name__, args, *kwargs.items())
-        if key not in results.derived:
-            results.derived[key] = build(results, *args, **kwargs)
-        built: T = results.derived[key]
-        return built
-
-    return build_once
 
 
 def same_kind(results: Iterable[DatasetResults]) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from swad.testbed.results.records import LIVE
 from swad.testbed.results.run_data import RunData
-from swad.testbed.results.runs import RunList
+from swad.testbed.results.runs import RunList, once
 from swad.util.statistics import mean
 
 ByStep = Mapping[int, float]
@@ -34,7 +34,11 @@ class Valley:
 
 def valleys(runs: Iterable[RunData]) -> list[dict[str, Valley]]:
     """Return for each run the last recorded state of every loss valley by the name of its average, "swad" first."""
-    runs = RunList.of(runs)
+    return _valleys(RunList.of(runs))
+
+
+@once
+def _valleys(runs: RunList) -> list[dict[str, Valley]]:
     rows = runs.records
     ranges = ("start_step", "end_step", "n_averaged", "threshold")
     rows = rows[(rows.metric.isin(ranges) & (rows.weights != LIVE)).to_numpy()]
@@ -59,13 +63,10 @@ def _valley(average: str, values: Mapping[str, float]) -> Valley:
 
 def source_curves(runs: Iterable[RunData], metric: str) -> list[Curves]:
     """Return for each run the validation curves of the live weights on its source domains."""
-    runs = RunList.of(runs)
-    if ("curves", metric) not in runs.derived:
-        runs.derived["curves", metric] = _source_curves(runs, metric)
-    curves: list[Curves] = runs.derived["curves", metric]
-    return curves
+    return _source_curves(RunList.of(runs), metric)
 
 
+@once
 def _source_curves(runs: RunList, metric: str) -> list[Curves]:
     import numpy as np
 
