@@ -21,11 +21,12 @@ def confusion_figure(shown: ShownPredictions) -> Figure:
         axes = figure.subplots()
         colors = LinearSegmentedColormap.from_list("shares", [to_rgba(RANGE, 0), to_rgba(RANGE, MAX_SHADE)])
         axes.pcolormesh(shown.shares, cmap=colors, vmin=0, vmax=100)
-        for (row, column), share in (
-            (place, shown.shares.iat[place]) for place in ((r, c) for r in range(n) for c in range(n))
-        ):
-            if share >= 0.5:
-                axes.text(column + 0.5, row + 0.5, f"{share:.0f}", color=INK, fontsize=7.5, ha="center", va="center")
+        for row, shares in enumerate(shown.shares.to_numpy()):
+            for column, share in enumerate(shares):
+                if share >= 0.5:
+                    axes.text(
+                        column + 0.5, row + 0.5, f"{share:.0f}", color=INK, fontsize=7.5, ha="center", va="center"
+                    )
         names = [str(name).replace("$", r"\$") for name in shown.shares.index]  # no formulas
         axes.set_xticks([k + 0.5 for k in range(n)], names, rotation=0 if max(map(len, names)) < 4 else 90)
         axes.set_yticks([k + 0.5 for k in range(n)], names)
