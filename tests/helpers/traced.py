@@ -27,9 +27,10 @@ def profile(frame, event, argument):
     called.add(file)
 
 
-sys.setprofile(profile)
-try:
-    main()
-finally:
-    sys.setprofile(None)
-    print("called:", *sorted(file.removeprefix(ROOT) for file in called))
+if __name__ == "__main__":  # collecting doctests imports it
+    sys.setprofile(profile)
+    try:
+        main()
+    finally:
+        sys.setprofile(None)
+        print("called:", *sorted(file.removeprefix(ROOT) for file in called))

@@ -28,6 +28,8 @@ def test_an_image_file_is_read_if_it_is_still_there(tmp_path):
     (tmp_path / "b.png").write_bytes(b"damaged")
     found = find_picture("folder", str(tmp_path), "images", 0, "x", str(tmp_path / "a.png"))
     assert found.size == (4, 3)
+    image.new("RGB", (4000, 3000)).save(tmp_path / "d.jpg")
+    assert find_picture("folder", None, "images", 0, "x", str(tmp_path / "d.jpg")).size == (500, 375)
     for name in ("b.png", "c.png"):
         assert find_picture("folder", str(tmp_path), "images", 0, "x", str(tmp_path / name)) is None
 
