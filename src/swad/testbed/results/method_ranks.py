@@ -1,6 +1,6 @@
 """Ranks of methods over datasets or runs: Friedman's test, average ranks and the critical difference.
 
-On every dataset the most accurate method has rank 1. Friedman's test asks whether the average ranks differ at all, and
+On every dataset the best method has rank 1. Friedman's test asks whether the average ranks differ at all, and
 Nemenyi's test which of them differ: those that are further apart than the critical difference (Demšar 2006). Ranks say
 nothing about the size of a difference; see `swad.testbed.results.compare` for that.
 
@@ -52,7 +52,7 @@ class MethodRanks:
     @property
     def summary(self) -> str:
         """What was ranked and what Friedman's test says, in two sentences."""
-        count = f"Average rank of {len(self.ranks)} methods on {self.n_blocks} {self.blocks} (1 is the most accurate)."
+        count = f"Average rank of {len(self.ranks)} methods on {self.n_blocks} {self.blocks} (1 is the best)."
         p = f"p {p_text(self.friedman_p)}" if self.friedman_p < 0.0001 else f"p = {p_text(self.friedman_p)}"
         if self.friedman_p <= ALPHA:
             return f"{count} A bar joins methods that do not differ significantly by Nemenyi’s test (Friedman {p})."

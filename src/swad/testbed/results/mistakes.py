@@ -9,16 +9,16 @@ from __future__ import annotations
 import warnings
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pandas as pd
-
-from swad.testbed.results.predictions import PREDICTIONS, read_predictions
 from swad.testbed.results.records import LIVE, RecordError
 from swad.testbed.results.runs import once
 from swad.testbed.results.selection import DatasetResults
 from swad.testbed.results.tables import Cell, Row, Table
 from swad.util.names import counted
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 SHOWN = "SWAD"
 """The method whose predictions are shown, if there are any."""
@@ -45,6 +45,8 @@ class ShownPredictions:
     @cached_property
     def confusion(self) -> pd.DataFrame:
         """The number of images by class and predicted class."""
+        import pandas as pd
+
         names = self.images["label"].cat.categories
         counts = pd.crosstab(self.images["label"], self.images["prediction"], dropna=False)
         return counts.reindex(index=names, columns=names, fill_value=0)
@@ -77,6 +79,10 @@ def shown_predictions(results: DatasetResults) -> ShownPredictions | None:
 
     Live weights at steps of their own are not considered, as their predictions are not kept.
     """
+    import pandas as pd
+
+    from swad.testbed.results.predictions import PREDICTIONS
+
     rows = results.results[results.results["weights"] != LIVE]
     if rows.empty:
         return None
@@ -98,6 +104,8 @@ def shown_predictions(results: DatasetResults) -> ShownPredictions | None:
 
 def _of_result(results: DatasetResults, row: Any) -> pd.DataFrame:
     """Return the predictions for the images behind a reported number."""
+    from swad.testbed.results.predictions import read_predictions
+
     run = results.runs[row.run]
     images = read_predictions(run.path)
     split = results.split if run.targets else "test" if results.has_test else "out"

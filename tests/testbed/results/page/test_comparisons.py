@@ -20,7 +20,7 @@ def test_the_section_has_the_table_and_ranks_where_there_are_several_datasets(ru
     table, (ranks,) = section.tables[0], section.figures
     assert table.title.startswith("Comparisons with SWA")
     assert table.rows[0].cells[-1].printed == "4 targets, t"
-    assert ranks.plots[0].svg.startswith("<svg")
+    assert ranks.drawings[0].svg.startswith("<svg")
     assert ranks.notes[0].startswith("Average rank of 5 methods on 2 datasets")
     assert comparison_sections([]) == []
 

@@ -40,12 +40,12 @@ def test_the_page_shows_every_measurement(run):
         report.what.name: measured_sections("m", report) for report in reports if report.tables[0].title != "Loss"
     }
     (own,), (stored,) = by_name["corruption"], by_name["imagenet-c"]
-    titles = [[chart["title"] for chart in section.charts] for section in (own, stored)]
+    (figures,), (stored_figures,) = own.figures, stored.figures
+    titles = [[chart["title"] for chart in group.charts] for group in (figures, stored_figures)]
     assert titles == [["PACS, seen", "PACS, unseen"], ["ImageNet-C, partial, stored"]]
-    curve = own.charts[1]["series"][1]
+    curve = figures.charts[1]["series"][1]
     assert (curve["name"], curve["at"], curve["band"]) == ("SWAD", [[0.0, 10.0], [1.0, 20.0], [5.0, 40.0]], [])
-    legend = own.legend
-    assert [(entry.name, entry.dashed) for entry in legend] == [("ERM (best)", False), ("SWAD", True)]
+    assert [(entry.name, entry.dashed) for entry in figures.legend] == [("ERM (best)", False), ("SWAD", True)]
     text = build_page([run])
     assert "Corruption error on PACS" in text
     assert "Corruption error on ImageNet-C, partial" in text
