@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from swad.cli._options import DataNow
+from swad.cli._options import DataNow, words
 from swad.cli.predict import RunOrFile, WeightsOfRun
 from swad.util.names import counted, require_choice
 
@@ -29,8 +29,10 @@ def export(
         str | None, typer.Option(help="onnx, pt2 (torch.export) or timm. Default: the suffix of --output.")
     ] = None,
     images: Annotated[
-        list[Path] | None,
-        typer.Option(metavar="PATH", help="Images to compare on: folders or files. Default: validation images of RUN."),
+        list[str] | None,
+        typer.Option(
+            metavar="PATH,...", help="Images to compare on: folders or files. Default: validation images of RUN."
+        ),
     ] = None,
     push: Annotated[
         str | None, typer.Option(metavar="USER/NAME", help="Upload the directory for timm to the Hugging Face hub.")
@@ -60,7 +62,7 @@ def export(
     if candidates:
         print(f"chosen by that loss: {file.stem}; --weights takes another")
     predictor, card = load_predictor(file), read_card(file)
-    pixels = comparison_pixels(predictor.transform, images, run, data)
+    pixels = comparison_pixels(predictor.transform, [Path(path) for path in words(images)] or None, run, data)
     with short_warnings():
         difference = (export_timm if to == "timm" else export_graph)(predictor, card, pixels, output)
     print(f"equals {file.name} on {counted(len(pixels), 'image')} (largest difference of the logits: {difference:.1g})")

@@ -10,7 +10,7 @@ from swad.testbed.results.records import Record
 from swad.testbed.results.run_data import RunData
 from swad.testbed.results.run_tables import accuracy_table, selected_runs_table
 from swad.testbed.results.runs import RunList
-from swad.testbed.results.selection import SelectionError, collect_results
+from swad.testbed.results.selection import SelectionError, choose, collect_results
 from swad.testbed.results.selection_file import make_selection, read_selection, write_selection
 
 SOURCES = {"clinic": 0.0, "lab": 0.2}
@@ -55,6 +55,11 @@ def test_one_metric_selects_and_another_one_is_reported():
     assert values(metric="auc") == pytest.approx((1, 0.6, 0.2, 0.7))
     assert values(metric="auc", select_by="worst_domain") == pytest.approx((1, 0.5, 0.2, 0.7))
     assert values(metric="worst_domain") == pytest.approx((1, 0.6, 0.02, 0.5))
+
+
+def test_a_search_chooses_by_the_metric_of_its_runs():
+    assert choose(RunList(RUNS), "ward", "iid", "swad").run == 1
+    assert choose(RunList(RUNS), "ward", "iid", "swad", "auc").run == 0
 
 
 def test_by_default_runs_are_selected_as_they_were_trained():

@@ -291,17 +291,17 @@ def _choose(runs: RunList, selection: str, units: Units, select_by: str) -> tupl
     return candidates, _best(runs, with_scores, "unit")
 
 
-def choose(runs: RunList, target: str, selection: str, weights: str) -> Choice:
+def choose(runs: RunList, target: str, selection: str, weights: str, select_by: str = "accuracy") -> Choice:
     """Choose among the runs of a target and trial, by `run` as the place in the list. Their results are not read."""
     _require_selection(selection)
     members = [number for number, run in enumerate(runs) if selection != "lodo" or run.target == target]
     unit = Unit(runs[0].table_name, "", runs[0].algorithm, weights, target, runs[0].trial)
-    _, best = _choose(runs, selection, {unit: members}, "accuracy")
+    _, best = _choose(runs, selection, {unit: members}, select_by)
     if len(best):
         run, step, score = best[["run", "step", "score"]].astype(object).iloc[0]
         return Choice(run, step, score)
     if selection == "lodo" or len(runs) > 1:
-        raise SelectionError(_why_no_choice(runs, selection, "accuracy", unit, members))
+        raise SelectionError(_why_no_choice(runs, selection, select_by, unit, members))
     return Choice(0, None)
 
 

@@ -182,7 +182,7 @@ class SweepDir:
         name = (search.target, search.choose_by, *(run.key for run in finished))
         if name not in self._chosen:
             runs = RunList(load_run(run.config.output) for run in finished)
-            chosen = choose(runs, search.target, "lodo" if search.lodo else "iid", search.choose_by)
+            chosen = choose(runs, search.target, "lodo" if search.lodo else "iid", search.choose_by, runs[0].select_by)
             self._chosen[name] = dict(finished[chosen.run].config.hyperparameters)
         self.choices[search.name] = self._chosen[name]
         return self._chosen[name]
