@@ -39,25 +39,24 @@ class SegmentMean(Mapping[str, Tensor]):
     """
 
     def __init__(self, file: Path, run: SavedRun) -> None:
-        self.name, self.run, self._file = str(file), run, file
+        self.name, self.run = str(file), run
         self._last = run.file("last")
-        read_segment(file)  # compares the checksums
+        self._segment = read_segment(file)  # mapped: a tensor is read when it is used
 
     @cached_property
     def _frozen(self) -> dict[str, Tensor]:
-        segment = read_segment(self._file)
+        segment = self._segment
         last = weight_files.read_safetensors(self._last).items()
         return {name: tensor for name, tensor in last if name not in segment.sum and name not in segment.buffers}
 
     def __getitem__(self, name: str) -> Tensor:
-        segment = read_segment(self._file)  # mapped: only this tensor is read
+        segment = self._segment
         if name in segment.sum:
             return segment.sum[name] / len(segment)
         return segment.buffers[name] if name in segment.buffers else self._frozen[name]
 
     def __iter__(self) -> Iterator[str]:
-        segment = read_segment(self._file)
-        return iter([*segment.sum, *segment.buffers, *self._frozen])
+        return iter([*self._segment.sum, *self._segment.buffers, *self._frozen])
 
     def __len__(self) -> int:
         return len(list(iter(self)))
