@@ -87,6 +87,25 @@ def test_example_runs(example, tmp_path, monkeypatch, capfd):
     assert not list(tmp_path.iterdir())  # nothing is left behind
 
 
+@pytest.mark.slow
+def test_only_the_adapters_of_a_large_model_are_averaged(tmp_path, monkeypatch, capfd):
+    for package in ("peft", "transformers", "sklearn"):
+        pytest.importorskip(package)
+    monkeypatch.chdir(tmp_path)
+    names = runpy.run_path(str(ROOT / "examples" / "gallery" / "large_models.py"), run_name="__main__")
+    out, _ = capfd.readouterr()
+    assert "averaged 7% of the parameters; wrote adapter_config.json, adapter_model.safetensors" in out
+    averaged, loaded = re.search(r"test accuracy ([\d.]+), loaded again ([\d.]+)", out).groups()
+    assert averaged == loaded
+    assert float(averaged) > 0.6
+    lora = dict(names["again"].named_parameters())
+    frozen = dict(names["tiny_vit"]().named_parameters())
+    plain = {name.removeprefix("base_model.model.").replace(".base_layer", ""): value for name, value in lora.items()}
+    kept = [name for name in frozen if "classifier" not in name]
+    assert all(plain[name].equal(frozen[name]) for name in kept)
+    assert not list(tmp_path.iterdir())
+
+
 def test_the_datasets_of_the_examples_are_the_digits_with_few_images_and_with_noisy_labels():
     pytest.importorskip("sklearn")
     from swad.testbed.data.benchmarks import digits

@@ -8,6 +8,7 @@ ORDER = (
     "huggingface_trainer",
     "timm_loop",
     "fsdp2_two_processes",
+    "large_models",
     "merge_checkpoints",
     "ship_a_model",
     "flatness_intervals",
@@ -19,6 +20,7 @@ TILES = {
     "lightning_trainer": "Trainer(\n  callbacks=[\n    SWADCallback(),\n  ],\n)",
     "huggingface_trainer": "Trainer(\n  model,\n  callbacks=[\n    SWADCallback(),\n  ],\n)",
     "timm_loop": "ModelSwad(model)\n\n# in place of\n# ModelEmaV3",
+    "large_models": "get_peft_model(\n  model,\n  LoraConfig(),\n)\n\nswad.SWAD(model)",
     "fsdp2_two_processes": "fully_shard(model)\n\nswad.SWAD(model)\nswad.EMA(model)",
 }
 """The lines of code on the thumbnails."""
