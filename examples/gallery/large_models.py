@@ -82,7 +82,7 @@ lora = get_peft_model(
 )
 averager = swad.SWAD(lora, valley=swad.LossValley(restart=True))
 adapters = [p for p in lora.parameters() if p.requires_grad]
-fit(lora, torch.optim.AdamW(adapters, lr=5e-3), 600, averager)
+fit(lora, torch.optim.AdamW(adapters, lr=5e-3), 400, averager)
 averager.copy_to(lora)
 with tempfile.TemporaryDirectory() as folder:
     lora.save_pretrained(folder)
@@ -108,7 +108,7 @@ for parameter in model.vit.parameters():
 averager = swad.SWAD(
     model, valley=swad.LossValley(restart=True)
 )  # after unfreezing: it averages what is trainable now
-fit(model, torch.optim.AdamW(model.parameters(), lr=1e-3), 600, averager)
+fit(model, torch.optim.AdamW(model.parameters(), lr=1e-3), 400, averager)
 averager.copy_to(model)
 print(
     f"LP-FT: test accuracy {evaluate(model, test)[1]:.2f}, averaged {averager.status.n_averaged} steps"
@@ -133,7 +133,7 @@ optimizer = torch.optim.AdamW(
     ]
 )
 averager = swad.SWAD(model, valley=swad.LossValley(restart=True))
-fit(model, optimizer, 600, averager)
+fit(model, optimizer, 400, averager)
 averager.copy_to(model)
 rates = ", ".join(f"{group['lr']:.2g}" for group in optimizer.param_groups)
 print(f"rates {rates}: test accuracy {evaluate(model, test)[1]:.2f}")
