@@ -35,7 +35,11 @@ def export(
         ),
     ] = None,
     push: Annotated[
-        str | None, typer.Option(metavar="USER/NAME", help="Upload the directory for timm to the Hugging Face hub.")
+        str | None,
+        typer.Option(
+            metavar="USER/NAME",
+            help="Upload the directory for timm to the Hugging Face hub; a new repository is public.",
+        ),
     ] = None,
     data: DataNow = None,
 ) -> None:

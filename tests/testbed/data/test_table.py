@@ -108,7 +108,7 @@ def test_missing_files_are_listed_at_once(tree):
     [
         (
             "file,site,label\na.png,x,cat\n",
-            "must name the columns path,domain,label, but path, domain is not in file,site",
+            "must name path,domain,label, but it lacks path,domain and names file,site",
         ),
         ("", "No columns to parse"),
         ("path,domain,label\n", "it contains no domains"),

@@ -53,10 +53,14 @@ def test_a_csv_file_names_images(root):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"file\n5.png\n", r"must name a column path, got file: rename one$"),
-        (b"", r"is not a CSV file in UTF-8 \(No columns to parse from file\): save it as one$"),
+        (b"file\n5.png\n", r"must name path, but it lacks path and names file: correct it$"),
+        (b"", r"cannot read .*list\.csv \(No columns to parse from file\); it must be a CSV file in UTF-8$"),
         (b"path,label\n5.png,cow\n", r"labels in .* must be classes of the model, got cow: correct or empty them$"),
-        (b"path\n\xff\n", r"is not a CSV file in UTF-8 \(.*\): save it as one$"),
+        (b"path\n\xff\n", r"cannot read .*list\.csv \(.*\); it must be a CSV file in UTF-8$"),
+        (
+            b"path\nno.png\n5.png\nnor.png\n",
+            r"^2 files of .*list\.csv cannot be found from .*: no\.png, nor\.png; correct",
+        ),
         (b"path\n", r"list\.csv holds no image \(\.jpg, \.png, \.\.\.\): name another"),
     ],
 )

@@ -190,7 +190,7 @@ def test_gpus_are_named_as_the_environment_names_them(monkeypatch):
     assert local.count_jobs("cuda:0", 3) == local.available_cores()
 
 
-def test_a_script_without_a_guard_is_told_what_to_write(tmp_path):
+def test_a_script_without_a_guard_reads_what_to_write(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(
         "from functools import partial\n"

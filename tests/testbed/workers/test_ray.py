@@ -61,9 +61,9 @@ def test_options_are_passed_through(cluster: Any, tmp_path):
     runs = configs(tmp_path, 2)
     options = {"resources": {"fast": 1}, "memory": 50 * 2**20, "runtime_env": {"env_vars": {"SWAD_TEST": "passed"}}}
     launch(cluster, tmp_path, runs, train_and_tell, options=options)
-    told = [(tmp_path / f"{config.output.name}.told").read_text().split() for config in runs]
-    assert [words[0] for words in told] == ["passed"] * 2
-    assert all(float(words[1]) == 1.0 for words in told)
+    seen = [(tmp_path / f"{config.output.name}.seen").read_text().split() for config in runs]
+    assert [words[0] for words in seen] == ["passed"] * 2
+    assert all(float(words[1]) == 1.0 for words in seen)
     assert {ended(config) for config in runs} == {"done"}
 
 

@@ -7,6 +7,7 @@ same split either way.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -57,10 +58,20 @@ def read_columns(file: Path, columns: tuple[str, ...]) -> pandas.DataFrame:
         raise DataError(f"cannot read {file} ({one_line(error)}); it must be a CSV file in UTF-8") from None
     if lacking := [name for name in columns if name not in frame.columns]:
         raise DataError(
-            f"the first line of {file} must name the columns {','.join(columns)}, but {', '.join(lacking)} is not in "
-            f"{','.join(map(str, frame.columns))}: correct that line"
+            f"the first line of {file} must name {','.join(columns)}, but it lacks {','.join(lacking)} and names "
+            f"{','.join(map(str, frame.columns))}: correct it"
         )
     return frame
+
+
+def require_files(file: Path, paths: Iterable[str]) -> None:
+    """Raise an error that names all files at once which a table lists, relative to itself, and which do not exist."""
+    root = file.parent
+    if missing := [path for path in paths if not os.path.isfile(os.path.join(root, path))]:
+        raise DataError(
+            f"{counted(len(missing), 'file')} of {file} cannot be found from {root}: {listed(missing, MAX_LISTED)}; "
+            "correct the paths or restore the files"
+        )
 
 
 def list_images(benchmark: Benchmark, file: Path, frame: pandas.DataFrame, options: Options) -> Tree:
@@ -68,12 +79,7 @@ def list_images(benchmark: Benchmark, file: Path, frame: pandas.DataFrame, optio
     root = file.parent
     if repeated := frame["path"][frame["path"].duplicated()].tolist():
         raise DataError(f"{file} must list an image once, but {listed(repeated)} is repeated: keep one of its lines")
-    missing = [path for path in frame["path"] if not os.path.isfile(os.path.join(root, path))]
-    if missing:
-        raise DataError(
-            f"{counted(len(missing), 'file')} of {file} cannot be found from {root}: {listed(missing, MAX_LISTED)}; "
-            "correct the paths or restore the files"
-        )
+    require_files(file, frame["path"])
     required = required_domains(benchmark, options)
     files: dict[str, dict[str, list[str]]] = {}
     for (domain, label), paths in frame.sort_values("path").groupby(["domain", "label"])["path"]:

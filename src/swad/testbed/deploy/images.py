@@ -7,10 +7,9 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import pandas
-
+from swad.testbed.data.table import read_columns, require_files
 from swad.util.images import DataError, is_image
-from swad.util.names import listed, one_line
+from swad.util.names import listed
 
 
 class ImageFile(NamedTuple):
@@ -56,12 +55,8 @@ def _by_folder(file: Path, root: Path, class_names: Collection[str]) -> ImageFil
 
 
 def _read_csv(path: Path, class_names: Collection[str]) -> Iterator[ImageFile]:
-    try:
-        rows = pandas.read_csv(path, dtype=str, keep_default_na=False)
-    except ValueError as error:  # pandas' own are subclasses
-        raise DataError(f"{path} is not a CSV file in UTF-8 ({one_line(error, 100)}): save it as one") from None
-    if "path" not in rows:
-        raise DataError(f"the first line of {path} must name a column path, got {', '.join(rows)}: rename one")
+    rows = read_columns(path, ("path",))
+    require_files(path, rows["path"])
     if unknown := sorted(set(rows.get("label", ())) - {*class_names, ""}):
         raise DataError(f"labels in {path} must be classes of the model, got {listed(unknown)}: correct or empty them")
     for row in rows.to_dict("records"):

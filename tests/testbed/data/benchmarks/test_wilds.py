@@ -60,7 +60,7 @@ def test_they_are_recognized_and_checked(tmp_path):
 def test_a_column_that_is_not_there(tmp_path):
     root = make_fmow(tmp_path / "fmow_v1.1")
     (root / "country_code_mapping.csv").write_text("name,alpha-3\nNamibia,NAM\n")
-    with pytest.raises(DataError, match="must name the columns alpha-3,region, but region is not in name,alpha-3"):
+    with pytest.raises(DataError, match="must name alpha-3,region, but it lacks region and names name,alpha-3"):
         benchmarks.load("fmow", root)
 
 
