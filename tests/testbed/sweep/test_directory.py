@@ -10,6 +10,8 @@ from PIL import Image
 
 from helpers.fake_train import fake_train
 from helpers.special_files import SPECIAL, at_most, replace_by
+from helpers.stated_runs import write_stated_run
+from swad.testbed.results.records import Record, RecordWriter
 from swad.testbed.sweep.directory import SweepDir
 from swad.testbed.sweep.spec import SweepSpec
 from swad.testbed.training.config import ConfigError
@@ -165,3 +167,26 @@ def test_the_state_of_a_run_is_what_its_directory_says(tmp_path):
     (run.config.output / "done.json").write_text(json.dumps({"seconds": 3}))
     assert sweep.state(run) is State.DONE
     assert sweep.seconds(run) == 3.0
+
+
+@pytest.mark.parametrize(("metric", "chosen"), [("accuracy", 0.02), ("auc", 0.01)])
+def test_a_search_chooses_by_the_metric_of_its_runs(tmp_path, metric, chosen):
+    sweep = SweepDir(tmp_path)
+    sweep.add(
+        dataclasses.replace(
+            SPEC,
+            protocol="paper",
+            trials=(0, 1),
+            grid={"lr": (0.01, 0.02)},
+            options={"select_by": metric, "metrics": ("auc",)},
+        )
+    )
+    (search,) = sweep.plan().searches
+    for run in search.runs:
+        lr = run.config.hyperparameters["lr"]
+        write_stated_run(run.config, lambda *_, lr=lr: lr)  # so accuracy is higher for the larger rate
+        with RecordWriter(run.config.output) as writer:
+            for source in ("board", "clutter", "outline"):
+                for name in ("best", "last", "swad"):
+                    writer.append(Record(run.config.name, 100, source, "out", "auc", 1 - lr, name))
+    assert sweep.choose(search)["lr"] == chosen

@@ -84,7 +84,7 @@ class SweepSpec:
     )
     choose_by: str = setting(
         "best",
-        help="Weights whose source-validation accuracy chooses the hyperparameters in the protocol paper: best, "
+        help="Weights whose validation score on the sources chooses the hyperparameters in the protocol paper: best, "
         "last or an average. Default: best.",
     )
     options: Mapping[str, Any] = field(default_factory=dict)
