@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import torch
 from helpers.runs import crash_at, require_same, short
 from swad.testbed import algorithms
 from swad.testbed.algorithms.erm import ERM
+from swad.testbed.algorithms.hyperparameters import Choice, Hyperparameters, hyper
 from swad.testbed.algorithms.recipe import Recipe
 from swad.testbed.algorithms.registry import get_algorithm, list_algorithms
 from swad.testbed.data.benchmarks import get
@@ -20,6 +22,7 @@ from swad.testbed.training.checks import find_problems
 from swad.testbed.training.config import RunConfig
 from swad.testbed.training.distributed import Dist
 from swad.testbed.training.loop import train
+from swad.testbed.training.recipes import default_hyperparameters
 from swad.testbed.training.resolve import resolve
 from swad.testbed.training.state import build_algorithm, build_schedulers
 
@@ -252,3 +255,23 @@ def test_the_steps_are_those_of_plain_sgd(tmp_path):
     assert algorithm.optimizers["other"].param_groups[0]["lr"] == 0.01
     for param, other in zip((*body, bias), twins, strict=True):
         torch.testing.assert_close(param, other, rtol=1e-6, atol=1e-8)
+
+
+def test_an_algorithms_own_values_win_over_those_of_a_dataset(tmp_path, monkeypatch):
+    (tmp_path / "bright.py").write_text(
+        "from swad.testbed.data.benchmark import Benchmark\n"
+        "from swad.testbed.data.domains import Defaults\n"
+        'BENCHMARK = Benchmark(name="Bright", folder="bright", domains=("a", "b"), '
+        "defaults=Defaults(lr=0.5, batch_size=9))\n"
+    )
+    monkeypatch.setenv("SWAD_DATASETS", str(tmp_path))
+    assert default_hyperparameters("Bright", "erm")["lr"] == 0.5
+    assert default_hyperparameters("Bright", "erm")["batch_size"] == 9
+
+    @dataclasses.dataclass(frozen=True)
+    class Slow(Hyperparameters):
+        lr: float = hyper(1e-6, Choice((1e-6,)), "learning rate")
+
+    monkeypatch.setattr(ERM, "Hyperparameters", Slow)
+    assert default_hyperparameters("Bright", "erm")["lr"] == 1e-6
+    assert default_hyperparameters("digits", "erm")["lr"] == 3e-3, "on low-resolution data the dataset's wins"
