@@ -168,7 +168,7 @@ def train_and_tell(config: RunConfig) -> None:
     import ray
 
     fast = ray.get_runtime_context().get_assigned_resources().get("fast", 0)
-    config.output.with_suffix(".told").write_text(f"{os.environ.get('SWAD_TEST')} {fast}")
+    config.output.with_suffix(".seen").write_text(f"{os.environ.get('SWAD_TEST')} {fast}")
     train(config)
 
 

@@ -16,8 +16,10 @@ from swad.testbed.algorithms.hyperparameters import Choice, Hyperparameters, hyp
 from swad.testbed.algorithms.recipe import Recipe
 from swad.testbed.algorithms.registry import get_algorithm, list_algorithms
 from swad.testbed.data.benchmarks import get
+from swad.testbed.data.domains import Defaults
 from swad.testbed.sweep.plan import expand
 from swad.testbed.sweep.spec import SweepSpec
+from swad.testbed.training import recipes
 from swad.testbed.training.checks import find_problems
 from swad.testbed.training.config import RunConfig
 from swad.testbed.training.distributed import Dist
@@ -257,14 +259,9 @@ def test_the_steps_are_those_of_plain_sgd(tmp_path):
         torch.testing.assert_close(param, other, rtol=1e-6, atol=1e-8)
 
 
-def test_an_algorithms_own_values_win_over_those_of_a_dataset(tmp_path, monkeypatch):
-    (tmp_path / "bright.py").write_text(
-        "from swad.testbed.data.benchmark import Benchmark\n"
-        "from swad.testbed.data.domains import Defaults\n"
-        'BENCHMARK = Benchmark(name="Bright", folder="bright", domains=("a", "b"), '
-        "defaults=Defaults(lr=0.5, batch_size=9))\n"
-    )
-    monkeypatch.setenv("SWAD_DATASETS", str(tmp_path))
+def test_an_algorithms_own_values_win_over_those_of_a_dataset(monkeypatch):
+    bright = dataclasses.replace(get("PACS"), defaults=Defaults(lr=0.5, batch_size=9))
+    monkeypatch.setattr(recipes.benchmarks, "get", lambda name: bright if name == "Bright" else get(name))
     assert default_hyperparameters("Bright", "erm")["lr"] == 0.5
     assert default_hyperparameters("Bright", "erm")["batch_size"] == 9
 
