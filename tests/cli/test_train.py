@@ -136,7 +136,9 @@ def test_train_one_target_with_hyperparameters_and_averages(tmp_path):
     result = swad(
         "train", "digits", "-t", "paper", *QUICK, "-o", tmp_path, "--set", "lr=1e-3", "--set", "batch_size=8",
         "--averages", "swad:semantics=text,tolerance_ratio=0.2,ema", "--snapshots", "20", "--keep-segments",
+        fresh=True,
     )  # fmt: skip
+    assert "leaked" not in result.stderr  # what Triton would say of its types if they were frozen at exit
     folder = tmp_path / "digits" / "erm" / "paper-0"
     config = load_run(folder).config
     assert config["hyperparameters"]["lr"] == 1e-3

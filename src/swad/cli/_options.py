@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import gc
+import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -109,7 +110,8 @@ def read_runs(folder: Path) -> RunList:
 
     with progress_bar() as progress:
         runs = find_runs(folder, warn=False, progress=progress)
-    gc.freeze()  # they live as long as the command: the collector would search thousands of them again and again
+    if "torch" not in sys.modules:  # after a training there are few runs, and Triton would call its frozen types leaked
+        gc.freeze()  # they live as long as the command: the collector would search thousands of them again and again
     return runs
 
 
