@@ -13,7 +13,7 @@ from torch import nn
 
 from helpers.averages import OneHot, drive, n_buffers, reload, weights_of
 from swad import LAWA, WSM, AverageGroup
-from swad.averaging.wsm import wsm_coefficients
+from swad.averaging.latest import wsm_coefficients
 
 DECAYS = {
     "1-sqrt": lambda i, n: 1 - (i / n) ** 0.5,

@@ -2,57 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
-
 from torch import nn
 
 from swad.averaging.average import Average
-from swad.averaging.checks import check_count
-from swad.averaging.rule import Rule
-from swad.averaging.spans import Span
+from swad.averaging.latest import Latest
 from swad.averaging.tracked import Buffers
 from swad.tensors.names import Patterns
-
-
-class Latest(Rule):
-    """The weights at the last k evaluations, each with the same weight.
-
-    >>> rule = Latest(k=2)
-    >>> for step in (100, 200, 300):
-    ...     rule.observe(1.0, step)
-    >>> [span.first for span in rule.spans(300)]
-    [200, 300]
-
-    Args:
-        k: How many.
-    """
-
-    dense = False
-    settings: ClassVar[tuple[str, ...]] = ("k",)
-
-    def __init__(self, k: int = 5) -> None:
-        self.k = check_count("k", k)
-        self.steps: list[int] = []
-
-    def observe(self, loss: float, step: int) -> None:
-        """Take the weights of an evaluation, and drop the oldest; the loss does not matter."""
-        self.steps = [*self.steps, step][-self.k :]
-
-    def spans(self, step: int) -> tuple[Span, ...]:
-        """Return the last evaluations."""
-        return tuple(Span(each, each) for each in self.steps)
-
-    def needed(self) -> tuple[Span, ...]:
-        """Return the last evaluations, each of which will be dropped alone."""
-        return self.spans(0)
-
-    def takes(self, step: Any) -> Any:
-        """Whether an update between evaluations is averaged: none."""
-        return False
-
-    def why_empty(self, step: int) -> str:
-        """Say that evaluations are needed."""
-        return "call observe after an evaluation, whose weights are averaged"
 
 
 class LAWA(Average):

@@ -28,7 +28,7 @@ class Rule(ABC):
 
     A subclass answers `spans` and `needed`, and `observe` if validation losses matter. Its attributes are its state, so
     they are plain values: numbers, strings, lists and dicts of them. A short one to copy is
-    `swad.averaging.lawa.Latest`; `swad.Average(model, rule)` follows a training with it.
+    `swad.averaging.latest.Latest`; `swad.Average(model, rule)` follows a training with it.
     """
 
     dense = True

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from swad.averaging.checks import is_whole
-from swad.averaging.wsm import DecayCurve, wsm_coefficients
+from swad.averaging.latest import DecayCurve, wsm_coefficients
 from swad.merging.checkpoints import Checkpoint, name_of
 from swad.merging.weighted_mean import Progress, require_safetensors, require_same_tensors, save, weighted_mean
 
@@ -38,7 +38,7 @@ def merge(
         merge(paths)                                     c_j = 1 / n, a uniform soup
         merge(paths, coefficients=[1, 1, 2])             your own, divided by their sum
         merge(paths, last=5)                             the mean of the last five (LAWA, Kaddour, 2022)
-        merge(paths, decay="1-sqrt")                     as if the learning rate had decayed (`swad.averaging.wsm`)
+        merge(paths, decay="1-sqrt")                     as if the learning rate had decayed (`swad.WSM`)
         merge(paths, score=accuracy)                     only those that help (greedy soup, Wortsman et al., ICML 2022)
         merge([path], initial=pretrained, alpha=0.5)     (1 - alpha) theta_0 + alpha theta (WiSE-FT, CVPR 2022)
 

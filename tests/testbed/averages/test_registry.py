@@ -6,6 +6,7 @@ import pytest
 from torch import nn
 
 from swad.averaging.decay import Decay
+from swad.averaging.latest import Decayed, Latest
 from swad.averaging.valley import LossValley
 from swad.averaging.window import Window
 from swad.testbed.averages import registry
@@ -25,6 +26,7 @@ def test_every_name_makes_an_average():
     assert rules["swad"] is rules["without_dense"] is rules["without_overfit"] is LossValley
     assert rules["swa"] is rules["without_opt_overfit"] is rules["sma"] is Window
     assert rules["ema"] is Decay
+    assert (rules["lawa"], rules["wsm"]) == (Latest, Decayed)
 
 
 def test_windows_of_the_paper():
@@ -85,6 +87,7 @@ def test_lists_with_options():
         ("ema:decay=nan", "decay must be a number"),
         ("swa:start=1.5", "start must be a whole number"),
         ("swad:offload=maybe", "offload must be true or false"),
+        ("wsm:decay=up", "decay must be one of 1-sqrt, linear, cosine, got 'up'"),
         ("ema:speed=3", "ema takes decay, warmup, buffers, offload, as"),
         ("ema:offload=true", "a mean that moves at every update has none: leave offload out"),
         (

@@ -42,6 +42,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from swad.averaging.decay import Decay
+from swad.averaging.latest import Decayed, Latest
 from swad.averaging.rule import Rule
 from swad.averaging.valley import LossValley
 from swad.averaging.window import Window
@@ -151,6 +152,8 @@ _ENTRIES = {
         "every update after the first 100", Window, lambda plan: {"start": 100}, {"end": None, "interval": 1}
     ),
     "ema": _Entry("exponential moving average, decay 0.99", Decay),
+    "lawa": _Entry("the weights at the last 5 evaluations", Latest),
+    "wsm": _Entry("the last 5 evaluations, weighted as if the learning rate had decayed", Decayed),
     "without_dense": _Entry(
         "SWAD on the weights at evaluations only",
         LossValley,

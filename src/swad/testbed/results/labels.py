@@ -75,7 +75,8 @@ def method_label(algorithm: str, average: str | None) -> str:
     if first == "without":  # an ablation of SWAD
         average_name = f"SWAD w/o {'-'.join(rest)}"
     else:
-        average_name = " ".join([first.upper() if first in ("swad", "swa", "sma", "ema") else first, *rest])
+        abbreviations = ("swad", "swa", "sma", "ema", "lawa", "wsm")
+        average_name = " ".join([first.upper() if first in abbreviations else first, *rest])
     return average_name if name == "ERM" else f"{name} + {average_name}"
 
 
