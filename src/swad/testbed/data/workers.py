@@ -9,8 +9,8 @@ from typing import Generic, TypeVar
 import torch
 from torch.utils.data import DataLoader
 
-from swad.util.cpu import available_cores
 from swad.util.images import without_worker_traceback
+from swad.util.processes import available_cores
 
 K = TypeVar("K")
 T = TypeVar("T")
