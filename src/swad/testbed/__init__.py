@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from swad.testbed.training.config import RunConfig
     from swad.testbed.training.export import load_predictor
     from swad.testbed.training.loop import train
-    from swad.testbed.training.lr_schedule import cyclic_lr
 
 __getattr__, __dir__ = lazy_exports(
     __name__,
@@ -32,10 +31,9 @@ __getattr__, __dir__ = lazy_exports(
         "training.config": ("RunConfig",),
         "training.export": ("load_predictor",),
         "training.loop": ("train",),
-        "training.lr_schedule": ("cyclic_lr",),
     },
     modules=("results",),
     extra="vision",
 )
 
-__all__ = ["RunConfig", "SegmentLog", "cyclic_lr", "fit_on_val", "load_predictor", "train"]
+__all__ = ["RunConfig", "SegmentLog", "fit_on_val", "load_predictor", "train"]
