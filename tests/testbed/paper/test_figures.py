@@ -19,8 +19,8 @@ from swad.testbed.paper.items import ITEMS
 from swad.testbed.paper.paper_config import make_config
 from swad.testbed.paper.reproduce import build_item
 from swad.testbed.paper.reproduction import PaperRuns
+from swad.testbed.paper.search_spaces import COMPARISON, search_space_table
 from swad.testbed.paper.sensitivity import sensitivity_table, settings_around
-from swad.testbed.paper.settings import COMPARISON, method_settings_table, search_space_table
 from swad.testbed.results.figures.robust_lines import RobustLine
 from swad.testbed.results.figures.sampling import sampling_figure, trajectory
 from swad.testbed.results.records import Record
@@ -106,11 +106,10 @@ def test_without_a_finished_run_a_figure_says_so(tmp_path, name):
         build_item(ITEMS[name], PaperRuns(config))
 
 
-def test_our_settings_are_the_papers():
+def test_our_search_spaces_are_the_papers():
     table = search_space_table()
     compared = [cell.printed for row in table.rows if row.group == COMPARISON for cell in row.cells]
-    compared += [row.cells[2].printed for row in method_settings_table().rows]
-    assert len(compared) == 4 * 3 + 27
+    assert len(compared) == 4 * 3
     assert set(compared) == {"yes"}
 
 
