@@ -42,14 +42,12 @@ class Training:
         split: 80/20, or 60/20/20 for Tables 3 and 5.
         lr_schedule: constant, or cyclic for SWA with a cyclic learning rate.
         search: How the paper found the hyperparameters.
-        validation_share: Share of the validation images that is evaluated during training, for the cost of evaluations.
     """
 
     algorithm: str = "erm"
     split: Literal["80/20", "60/20/20"] = "80/20"
     lr_schedule: Literal["constant", "cyclic"] = "constant"
     search: Search = "defaults"
-    validation_share: float = 1.0
 
     def searched(self, config: PaperConfig) -> Training:
         """Return the training with the search that the user chose instead of the paper's."""
@@ -114,8 +112,6 @@ def _options(config: PaperConfig, dataset: str, training: Training) -> dict[str,
         options["split"] = training.split
     if training.lr_schedule != "constant":
         options["lr_schedule"] = training.lr_schedule
-    if n := validation_subsample(dataset, training.validation_share):
-        options["validation_subsample"] = n
     if training == ERM_THREE_WAY:
         # SWAD fit-on-val (Table 5) and the sensitivity to N_s, N_e and r choose among the segments after training.
         options["keep_segments"] = True
@@ -124,16 +120,6 @@ def _options(config: PaperConfig, dataset: str, training: Training) -> dict[str,
         # dataset's, a run takes minutes, not an hour.
         options["hyperparameters"] = {"batch_size": get_algorithm("arm").Hyperparameters().batch_size}
     return options
-
-
-def validation_subsample(dataset: str, share: float) -> int | None:
-    """Return how many validation images per source domain a share is: of the smallest domain. None for all.
-
-    >>> validation_subsample("PACS", 0.1), validation_subsample("PACS", 1.0)
-    (33, None)
-    """
-    counts = benchmarks.get(dataset).counts
-    return None if share == 1.0 else max(1, int(share * 0.2 * min(counts.values(), default=500)))
 
 
 def _snapshots(steps: int) -> tuple[int, ...]:
