@@ -62,8 +62,6 @@ class PaperConfig:
     evaluate_every: int | None = setting(
         None, help="Updates between evaluations. Default: depends on the dataset and the scale."
     )
-    methods: tuple[str, ...] = setting((), help="figure3: some of erm,sam,swa-cyclic,swa,swad. Default: all.")
-    live_weights: Literal["best", "last"] = setting("best", help="Figures: live weights of ERM and SAM, best or last.")
     radii: tuple[float, ...] | None = setting(None, help="figure3, ranking: radii, as for `swad measure flatness`.")
     directions: int = setting(
         100, help="figure3, ranking: number of random directions. Default: 100; small 20; smoke 4."
@@ -225,7 +223,7 @@ def config_problems(config: PaperConfig) -> list[str]:
 
     # The settings of the runs are checked below, as those of any sweep.
     problems = []
-    for name in ("scale", "protocol", "live_weights", "images", "grid"):
+    for name in ("scale", "protocol", "images", "grid"):
         known, value = PAPER_SETTINGS[name], getattr(config, name)
         if wrong := known.problem(value):
             option = "--" + name.replace("_", "-")
