@@ -18,7 +18,6 @@ from swad.util.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from swad.testbed.averages.segment_log import SegmentLog
-    from swad.testbed.averages.segment_windows import fit_on_val
     from swad.testbed.training.config import RunConfig
     from swad.testbed.training.export import load_predictor
     from swad.testbed.training.loop import train
@@ -27,7 +26,6 @@ __getattr__, __dir__ = lazy_exports(
     __name__,
     {
         "averages.segment_log": ("SegmentLog",),
-        "averages.segment_windows": ("fit_on_val",),
         "training.config": ("RunConfig",),
         "training.export": ("load_predictor",),
         "training.loop": ("train",),
@@ -36,4 +34,4 @@ __getattr__, __dir__ = lazy_exports(
     extra="vision",
 )
 
-__all__ = ["RunConfig", "SegmentLog", "fit_on_val", "load_predictor", "train"]
+__all__ = ["RunConfig", "SegmentLog", "load_predictor", "train"]

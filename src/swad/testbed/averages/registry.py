@@ -23,7 +23,7 @@ SWAD                         `swad`                  valley start  valley end   
 ============================ ======================= ============= ============= ========
 
 SWA with a cyclic learning rate is `swa` in a training with the lr_schedule `cyclic`. SWAD fit-on-val chooses the window
-with the best validation accuracy among stored segments: `swad.testbed.fit_on_val`.
+with the best validation accuracy among stored segments, after training (`swad measure windows`).
 
 >>> split("swad:semantics=text,n_converge=2,ema")
 ('swad:semantics=text,n_converge=2', 'ema')
