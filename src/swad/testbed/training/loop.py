@@ -218,10 +218,7 @@ class _Run:
 
     def _build(self) -> None:
         self.training = TrainingState(self.config, self.sources, self.dist, self.cache, self.output.log)
-        if self.checkpoint is None:  # earlier versions began such runs, and they can be finished
-            networks.require_whole_patches(
-                self.training.predictor, str(self.config.network), self.sources.image_spec.size
-            )
+        networks.require_whole_patches(self.training.predictor, self.config.network, self.sources.image_spec.size)
         self.evaluator = Evaluator(self.training, self.output.log)
         for text in too_few_evaluations(self.config, self.training):
             self.output.log(text)
