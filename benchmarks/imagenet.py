@@ -49,7 +49,7 @@ from swad.testbed.training.distributed import Dist
 from swad.testbed.training.recipes import ImageNetRecipe
 from swad.testbed.training.resolve import fill_defaults
 from swad.testbed.training.state import TrainingState
-from swad.util.cpu import available_cores
+from swad.util.processes import available_cores
 
 AVERAGES = ("without_opt_overfit:as=swad", "swa", "ema")
 N_IMAGES, N_CLASSES = 1_281_167, 1000

@@ -24,7 +24,6 @@ from swad.util.version import __version__
 
 if TYPE_CHECKING:
     from swad.averaging.average import Average
-    from swad.averaging.batchnorm import update_bn
     from swad.averaging.ema import EMA
     from swad.averaging.group import AverageGroup
     from swad.averaging.lawa import LAWA
@@ -36,13 +35,14 @@ if TYPE_CHECKING:
     from swad.averaging.wsm import WSM
     from swad.integrations.checkpoints import averaged_weights
     from swad.merging.merge import merge
+    from swad.tensors.batch_norms import update_bn
     from swad.testbed.training.loop import train
 
 __getattr__, __dir__ = lazy_exports(
     __name__,
     {
         "averaging.average": ("Average",),
-        "averaging.batchnorm": ("update_bn",),
+        "tensors.batch_norms": ("update_bn",),
         "averaging.ema": ("EMA",),
         "averaging.group": ("AverageGroup",),
         "averaging.lawa": ("LAWA",),

@@ -47,12 +47,13 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from swad.averaging import batchnorm, valley
+from swad.averaging import valley
 from swad.averaging.checks import as_number
 from swad.averaging.published_code import PublishedCode
 from swad.averaging.span_sums import counted, mean_tensor
 from swad.averaging.spans import Phase, Status
 from swad.averaging.sums import WeightSum
+from swad.tensors import batch_norms
 from swad.tensors.shards import accumulator
 from swad.util.warn import warn_caller
 
@@ -330,7 +331,7 @@ def update_bn(
         n_steps: How many batches to take. By default all.
         device: Where to move them. By default to the device of the model.
     """
-    batchnorm.update_bn(map(_images, iterator), model, n_batches=n_steps, device=device)
+    batch_norms.update_bn(map(_images, iterator), model, n_batches=n_steps, device=device)
 
 
 def _images(batch: Any) -> Any:

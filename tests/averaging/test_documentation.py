@@ -27,7 +27,6 @@ NAMES = [
     "merge",
     "update_bn",
     "testbed.SegmentLog",
-    "testbed.fit_on_val",
     "averaged_weights",
     "integrations.lightning.AverageCallback",
     "integrations.lightning.SWADCallback",

@@ -77,7 +77,6 @@ def test_a_dataset_without_images_is_named(here: Call, tmp_path):
     ("arguments", "message"),
     [
         (["reproduce", "figure9"], "the paper has no item figure9: did you mean 'figure"),
-        (["reproduce", "figure3", "--methods", "erm,adam"], "the methods of Figure 3 are erm, sam"),
         (["reproduce", "figure3", "--dataset", "pacs"], "needs its directory"),
         (["reproduce", "figure3", "--trial=0,-1"], "trial must be a whole number of at least 0, got -1"),
         (["reproduce", "figure3", "--jobs", "0"], "--jobs must be 1 or more"),

@@ -3,7 +3,7 @@ import threading
 
 import pytest
 
-from swad.util.signals import handle_signals
+from swad.util.signals import StopRequest, handle_signals
 
 
 def handlers() -> list[object]:
@@ -32,3 +32,25 @@ def test_another_thread_changes_nothing():
     thread.start()
     thread.join()
     assert inside == [before]
+
+
+def test_the_first_signal_is_a_request_and_a_second_ctrl_c_raises():
+    stop = StopRequest()
+    stop.handle(signal.SIGINT, None)
+    assert stop.requested
+    assert not stop.raised
+    with pytest.raises(KeyboardInterrupt):
+        stop.handle(signal.SIGINT, None)
+    assert stop.raised
+
+
+def test_a_signal_in_an_immediate_block_raises_at_once():
+    stop = StopRequest()
+    with pytest.raises(KeyboardInterrupt), stop.immediate():
+        stop.handle(signal.SIGTERM, None)
+    stop = StopRequest()
+    with stop.immediate():
+        pass
+    stop.handle(signal.SIGTERM, None)
+    assert stop.requested
+    assert not stop.raised

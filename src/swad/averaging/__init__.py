@@ -5,7 +5,6 @@ Read it in this order. What decides, from losses and without tensors:
     spans, rule                      which updates are averaged, and what every rule must answer
     algorithm1, published_code       the paper, and the code that its authors published
     valley, window, decay            the rules of SWAD, SWA and EMA
-    false_start                      losses that speak against the start of a valley
 
 What moves tensors:
 
@@ -13,5 +12,5 @@ What moves tensors:
     trajectory, state                follows model and optimizer, closes sums at evaluations, saves and resumes
     averager, average, group         what users call: during training, to read the average, for several at once
     swad, swa, ema, lawa, wsm        an average with one of the rules above
-    batchnorm, distributed_checkpoint, mean_of_state
+    distributed_checkpoint, mean_of_state
 """

@@ -79,12 +79,12 @@ def _print_costs(estimates: Sequence[GroupEstimate], slots: int | None, missing:
     from rich.filesize import decimal
 
     console = make_console()
-    table = plain_table("dataset", "algorithm", "a run", which, "disk", "basis", right=("a run", which, "disk"))
+    table = plain_table("dataset", "algorithm", "a run", which, "disk", right=("a run", which, "disk"))
     for group in estimates:
         per_run = "?" if group.seconds is None else duration(group.seconds / group.runs)
         total = "?" if group.seconds is None else duration(group.seconds)
         size = "?" if group.bytes is None else decimal(group.bytes)
-        table.add_row(group.dataset, group.algorithm, per_run, total, size, group.basis)
+        table.add_row(group.dataset, group.algorithm, per_run, total, size)
     console.print(table)
     if any(group.seconds is not None for group in estimates):
         console.print(f"{which.capitalize()}: {describe_costs(estimates, slots)}.")

@@ -31,7 +31,7 @@ def demo(
     from swad.cli.report import report_trained
     from swad.testbed.paper.demo import make_configs, measure_flatness
     from swad.testbed.workers.train_all import train_all
-    from swad.util.cpu import available_cores
+    from swad.util.processes import available_cores
 
     configs = make_configs(output, parse.whole_numbers("trial", trial), steps, device)
     train_all(configs, jobs=available_cores())

@@ -63,7 +63,7 @@ def doctor() -> None:
 
 
 def _system() -> list[tuple[str, str]]:
-    from swad.util.cpu import available_cores
+    from swad.util.processes import available_cores
     from swad.util.version import __version__
 
     free = shutil.disk_usage(".").free

@@ -33,7 +33,6 @@ OPTIONS = field_options(
         "datasets": Special(("--dataset",), complete=parse.complete_dataset),
         "targets": Special(("--target", "-t")),
         "trials": Special(("--trial",)),
-        "live_weights": Special(default="best"),
         "directions": Special(convert=lambda number: None if number is None else parse.even_directions(number)),
         "output": Special(("--output", "-o")),
         "formats": Special(("--figure-formats",), default=FORMATS, convert=parse.figure_formats),

@@ -6,6 +6,7 @@ The settings of the runs (`--steps`, `--network`, ...) are the options of `swad 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -68,8 +69,7 @@ SPEC_OPTIONS = field_options(SPEC_SETTINGS.values(), SPECIAL, lambda setting: CO
 RUN_OPTIONS = {name: option for name, option in train.OPTIONS.items() if name not in SWEPT}
 
 
-def _control(*flags: str, help: str) -> Any:
-    return typer.Option(*flags, help=help, rich_help_panel="Sweep")
+_control = partial(typer.Option, rich_help_panel="Sweep")
 
 
 def _complete_plan(incomplete: str) -> list[str]:

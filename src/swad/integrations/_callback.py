@@ -16,11 +16,10 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from swad.averaging.average import Average
-from swad.averaging.batchnorm import ForwardFn, update_bn
 from swad.averaging.rule import FalseStartWarning, Rule
 from swad.averaging.spans import Phase, Status
 from swad.averaging.valley import LossValley
-from swad.tensors.batch_norms import batch_norms
+from swad.tensors.batch_norms import ForwardFn, batch_norms, update_bn
 from swad.tensors.shards import is_sharded
 from swad.tensors.swapping import is_swapped
 from swad.util.names import did_you_mean, require_choice

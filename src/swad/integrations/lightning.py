@@ -18,9 +18,9 @@ from typing import Any
 import torch
 
 from swad.averaging.average import Average
-from swad.averaging.batchnorm import ForwardFn, call_model
 from swad.averaging.swad import SWAD
 from swad.integrations._callback import LIVE, Evaluate, FollowedTraining, MissingState, is_main_process, metrics
+from swad.tensors.batch_norms import ForwardFn, call_model
 from swad.tensors.swapping import is_swapped
 
 try:

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from swad.averaging.average import Average
-from swad.averaging.batchnorm import ForwardFn
 from swad.averaging.swad import SWAD
 from swad.integrations._callback import Evaluate, FollowedTraining, MissingState, metrics
 from swad.integrations.checkpoints import metadata, read_state, write_state
+from swad.tensors.batch_norms import ForwardFn
 
 try:
     from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments

@@ -19,8 +19,8 @@ from torch.nn.functional import interpolate
 from torch.utils.data import DataLoader, Dataset
 
 from swad.robustness.imagenet import N_CLASSES, Part
-from swad.util.cpu import available_cores
 from swad.util.images import DataError, InputConfig, read_image, without_worker_traceback
+from swad.util.processes import available_cores
 from swad.util.progress import Progress
 
 

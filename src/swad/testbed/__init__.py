@@ -18,24 +18,20 @@ from swad.util.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from swad.testbed.averages.segment_log import SegmentLog
-    from swad.testbed.averages.segment_windows import fit_on_val
     from swad.testbed.training.config import RunConfig
     from swad.testbed.training.export import load_predictor
     from swad.testbed.training.loop import train
-    from swad.testbed.training.lr_schedule import cyclic_lr
 
 __getattr__, __dir__ = lazy_exports(
     __name__,
     {
         "averages.segment_log": ("SegmentLog",),
-        "averages.segment_windows": ("fit_on_val",),
         "training.config": ("RunConfig",),
         "training.export": ("load_predictor",),
         "training.loop": ("train",),
-        "training.lr_schedule": ("cyclic_lr",),
     },
     modules=("results",),
     extra="vision",
 )
 
-__all__ = ["RunConfig", "SegmentLog", "cyclic_lr", "fit_on_val", "load_predictor", "train"]
+__all__ = ["RunConfig", "SegmentLog", "load_predictor", "train"]

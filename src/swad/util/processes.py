@@ -1,4 +1,4 @@
-"""Which process left a file behind, and whether it has ended: then nobody will finish the file."""
+"""The processes of this machine: how many cores this one may use, and whether one that left a file behind has ended."""
 
 from __future__ import annotations
 
@@ -11,6 +11,14 @@ from functools import cache
 
 MARK = r"\d+-[0-9a-f]{8}(?:[0-9a-f]{8})?"
 """Matches what `process_mark` returns, and the shorter marks of earlier versions, which do not name the machine."""
+
+
+def available_cores() -> int:
+    """Return the number of CPU cores that this process may run on, which containers and schedulers often limit."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # macOS and Windows have no CPU affinity
+        return os.cpu_count() or 1
 
 
 def process_mark() -> str:

@@ -17,8 +17,10 @@ from hypothesis import strategies as st
 from helpers.averages import Net, OneHot, train, weights_of
 from helpers.valleys import expected, losses_of, settings_of
 from swad import SWA, SWAD, AverageGroup, NeverConvergedWarning
-from swad.testbed import SegmentLog, fit_on_val
+from swad.averaging.spans import Span
+from swad.testbed import SegmentLog
 from swad.testbed.averages.segment_log import load_segments, read_segment, replay
+from swad.testbed.averages.segment_windows import SegmentWindows
 
 
 def logged(model, folder=None):
@@ -43,41 +45,24 @@ def trajectory(tmp_path):
     return model, log, group, weights, [(1, 4), (5, 10), (11, 13), (14, 20), (21, 26)]
 
 
-def score_of(model):
-    """A made-up accuracy with a best window inside the trajectory."""
-    return -abs(float(model.head.weight.detach().double().sum()) - 0.3)
-
-
-def loaded(weights, model_factory=Net):
-    model = model_factory()
-    model.load_state_dict({name: value.to(model.state_dict()[name].dtype) for name, value in weights.items()})
-    return model
-
-
 def mean_of(weights):
     return {name: torch.stack([w[name] for w in weights]).mean(0) for name in weights[0]}
 
 
-def test_fit_on_val_finds_the_best_window(trajectory, tmp_path):
+def test_averages_of_windows_are_those_of_their_weights(trajectory, tmp_path):
     model, log, _, weights, spans = trajectory
-    live = {name: value.clone() for name, value in model.state_dict().items()}
-    windows = {
-        (spans[a][0], spans[b][1]): score_of(loaded(mean_of(weights[spans[a][0] - 1 : spans[b][1]])))
-        for a, b in itertools.combinations_with_replacement(range(5), 2)
-    }
-    best = max(windows, key=windows.get)
-    seen = []
-    choice = fit_on_val(log, model, score_of, progress=lambda what, done, total: seen.append((done, total)))
-    assert (choice.first, choice.last) == best
-    assert choice.score == pytest.approx(windows[best], abs=1e-5)
-    assert seen == [(k, 15) for k in range(1, 16)]
-    want = mean_of(weights[best[0] - 1 : best[1]])
-    torch.testing.assert_close(model.head.weight.double(), want["head.weight"], rtol=1e-5, atol=1e-6)
-    last = weights[best[1] - 1]
-    torch.testing.assert_close(model.body[1].running_mean.double(), last["body.1.running_mean"])
-    assert not torch.equal(model.head.weight, live["head.weight"])
-    offline = fit_on_val(load_segments(tmp_path), Net(), score_of)
-    assert offline == choice
+    for segments in (log, load_segments(tmp_path)):
+        windows = SegmentWindows(segments, model)
+        expected = [(spans[a][0], spans[b][1]) for a, b in itertools.combinations_with_replacement(range(5), 2)]
+        assert [(window.first, window.last) for window in windows.all()] == expected
+        seen = []
+        for window in windows.averages():
+            seen.append((window.first, window.last))
+            want = mean_of(weights[window.first - 1 : window.last])
+            torch.testing.assert_close(model.head.weight.double(), want["head.weight"], rtol=1e-5, atol=1e-6)
+            last = weights[window.last - 1]
+            torch.testing.assert_close(model.body[1].running_mean.double(), last["body.1.running_mean"])
+        assert seen == expected
 
 
 def test_windows_of_complex_weights_keep_their_imaginary_part():
@@ -87,25 +72,8 @@ def test_windows_of_complex_weights_keep_their_imaginary_part():
         model[0].data.fill_(step + 2j * step)
         group.update_parameters(model)
         group.observe(1.0)
-    fit_on_val(log, model, lambda model: 1.0)
+    SegmentWindows(log, model).copy_average(Span(1, 3))
     assert model[0].tolist() == [2 + 4j, 2 + 4j]
-
-
-def test_equal_scores_prefer_the_longest_window(trajectory):
-    model, log, _, _, _ = trajectory
-    assert fit_on_val(log, model, lambda m: 1.0) == type(fit_on_val(log, model, lambda m: 1.0))(1, 26, 1.0)
-
-
-def test_a_failing_score_leaves_the_model_as_it_was(trajectory):
-    model, log, _, _, _ = trajectory
-    live = {name: value.clone() for name, value in model.state_dict().items()}
-
-    def fail(model):
-        raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        fit_on_val(log, model, fail)
-    assert all(torch.equal(value, live[name]) for name, value in model.state_dict().items())
 
 
 def test_a_repr_says_how_many_segments_there_are(trajectory):
@@ -117,9 +85,9 @@ def test_a_repr_says_how_many_segments_there_are(trajectory):
 def test_errors_say_what_to_do(trajectory):
     model, log, _, _, _ = trajectory
     with pytest.raises(ValueError, match="keep them with a SegmentLog"):
-        fit_on_val([], model, score_of)
+        SegmentWindows([], model)
     with pytest.raises(ValueError, match=r"which has no body\.0\.weight"):
-        fit_on_val(log, torch.nn.Linear(3, 2), score_of)
+        SegmentWindows(log, torch.nn.Linear(3, 2))
     _, in_memory = logged(model)
     in_memory.update_parameters(model)
     in_memory.observe(1.0)

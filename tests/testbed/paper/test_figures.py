@@ -12,18 +12,17 @@ from helpers.tiny_runs import copied
 from swad.testbed.measure import engine
 from swad.testbed.measure.saved_run import open_run
 from swad.testbed.measurements.surface import Surface
-from swad.testbed.paper.cost import change_table, formula_table
+from swad.testbed.paper.cost import formula_table
 from swad.testbed.paper.figure1 import robust_table
 from swad.testbed.paper.figure2 import plane_corners, sampled_steps, sampling_table
 from swad.testbed.paper.items import ITEMS
 from swad.testbed.paper.paper_config import make_config
 from swad.testbed.paper.reproduce import build_item
 from swad.testbed.paper.reproduction import PaperRuns
+from swad.testbed.paper.search_spaces import COMPARISON, search_space_table
 from swad.testbed.paper.sensitivity import sensitivity_table, settings_around
-from swad.testbed.paper.settings import COMPARISON, method_settings_table, search_space_table
 from swad.testbed.results.figures.robust_lines import RobustLine
 from swad.testbed.results.figures.sampling import sampling_figure, trajectory
-from swad.testbed.results.records import Record
 from swad.testbed.results.run_data import RunData
 from swad.testbed.results.runs import load_run
 from swad.testbed.results.surfaces import read_surface
@@ -106,11 +105,10 @@ def test_without_a_finished_run_a_figure_says_so(tmp_path, name):
         build_item(ITEMS[name], PaperRuns(config))
 
 
-def test_our_settings_are_the_papers():
+def test_our_search_spaces_are_the_papers():
     table = search_space_table()
     compared = [cell.printed for row in table.rows if row.group == COMPARISON for cell in row.cells]
-    compared += [row.cells[2].printed for row in method_settings_table().rows]
-    assert len(compared) == 4 * 3 + 27
+    assert len(compared) == 4 * 3
     assert set(compared) == {"yes"}
 
 
@@ -119,17 +117,3 @@ def test_the_formula_gives_the_printed_overheads():
     ours = {row.name: row.cells[2].printed for row in table.rows if row.group == "ours"}
     paper = {row.name: row.cells[2].printed for row in table.rows if row.group == "paper"}
     assert ours == paper == {"PACS": "1.07", "DomainNet": "1.27"}
-
-
-def test_fewer_validation_images_move_the_range_by_absolute_steps():
-    def run(target: str, start: int, end: int) -> RunData:
-        config = {"dataset": "PACS", "target": target, "trial": 0, "algorithm": "erm"}
-        records = [Record("run", 100, target, "in", "accuracy", 0.8, "swad")]
-        for metric, value in (("start_step", start), ("end_step", end)):
-            records.append(Record("run", 100, None, None, metric, float(value), "swad"))
-        return RunData(Path(target), config, tuple(records), True)
-
-    whole = [run("photo", 20, 50), run("sketch", 20, 50)]
-    table = change_table("PACS", {1.0: whole, 0.1: [run("photo", 14, 40), run("sketch", 22, 70)]})
-    moves = [[cell.printed for cell in row.cells[1:3]] for row in table.rows]
-    assert moves == [["0", "0"], ["4", "15"]]

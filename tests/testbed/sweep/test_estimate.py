@@ -10,6 +10,7 @@ from swad.testbed.sweep.estimate import Speed, describe_costs, estimate
 from swad.testbed.sweep.plan import expand
 from swad.testbed.sweep.run import run_sweep
 from swad.testbed.sweep.spec import SweepSpec
+from swad.testbed.training.loop import RunInterrupted
 from swad.testbed.workers.work import work
 
 SPEED = Speed(per_trained_image=1e-3, per_evaluated_image=1e-4)
@@ -36,7 +37,6 @@ def test_the_time_of_a_run_by_the_formula(measured):
     evaluated = (50 * validation + 4 * (validation + 3929)) * 1e-4
     assert one.seconds == pytest.approx(trained + evaluated)
     assert one.bytes == 4 * 94_302_404 + 50 * 12 * 100  # ResNet-50 with seven classes, in fp32
-    assert one.basis == "measured"
 
 
 def test_other_batches_targets_and_waiting_runs_count(measured):
@@ -58,14 +58,11 @@ def test_other_batches_targets_and_waiting_runs_count(measured):
     assert 3 * usual < pairs < 4 * usual
 
 
-def test_what_is_not_at_hand_comes_from_a_dataset_of_the_same_kind_or_is_unknown(measured):
-    spec = SweepSpec(algorithms=("erm", "coral"), datasets=("digits", "RotatedMNIST", "PACS"), trials=(0,))
+def test_the_time_on_a_dataset_that_is_not_at_hand_is_unknown(measured):
+    spec = SweepSpec(algorithms=("erm", "coral"), datasets=("digits", "PACS"), trials=(0,))
     found = estimate(expand(spec, "sweep"), ["digits"], "cpu")
     assert measured == [("digits", "erm"), ("digits", "coral")]
-    bases = {(one.dataset, one.algorithm): one.basis for one in found}
-    assert bases["RotatedMNIST", "coral"] == "from digits"
-    assert bases["PACS", "erm"] == "unknown"
-    assert [one.seconds is None for one in found] == [False, False, False, False, True, True]
+    assert [one.seconds is None for one in found] == [False, False, True, True]
     assert describe_costs(found, 2).startswith("at least ")
     assert all(one.bytes for one in found)
 
@@ -89,22 +86,19 @@ def test_measuring_writes_nothing_and_is_close_to_a_real_run(tmp_path, monkeypat
 def test_a_step_is_measured_with_the_threads_of_a_run(monkeypatch, options, threads):
     """The small network uses one, other networks the run's share of the cores."""
 
-    class Measured(Exception):  # noqa: N818
-        pass
-
-    def stop(config, device):
-        raise Measured(config.threads)
+    def train(config, callback):
+        assert config.threads == threads
+        raise RunInterrupted(config.output, 3)
 
     monkeypatch.setattr(module, "threads_per_run", lambda slots: 7)
-    monkeypatch.setattr(module, "torch_settings", stop)
+    monkeypatch.setattr(module, "train", train)
     plan = expand(SweepSpec(targets=("paper",), trials=(0,), options=options), "sweep")
-    with pytest.raises(Measured, match=str(threads)):
+    with pytest.raises(KeyboardInterrupt):  # and no advice to resume the run
         estimate(plan, ["digits"], "cpu", slots=2)
 
 
 @pytest.mark.slow
-def test_measuring_builds_no_image_cache(tmp_path, monkeypatch):
-    """With the gpu pipeline a sample of the images is decoded into memory."""
+def test_measuring_leaves_no_image_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("SWAD_CACHE", str(tmp_path / "cache"))
     for domain in ("east", "north", "south"):
         for number in range(8):
@@ -114,7 +108,7 @@ def test_measuring_builds_no_image_cache(tmp_path, monkeypatch):
     options = {"network": "test_resnet", "input_pipeline": "gpu", "steps": 4}
     spec = SweepSpec(datasets=("folder",), data=tmp_path / "mine", trials=(0,), options=options).with_domains()
     (one,) = estimate(expand(spec, tmp_path / "sweep"), ["mine"], "cpu")
-    assert (one.dataset, one.runs, one.basis) == ("mine", 3, "measured")
+    assert (one.dataset, one.runs) == ("mine", 3)
     assert one.seconds > 0
     assert one.bytes > 0
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]

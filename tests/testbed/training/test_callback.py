@@ -18,7 +18,7 @@ from rich.console import Console
 import swad
 from helpers.commands import environment
 from swad.testbed.training import callback as callback_module
-from swad.testbed.training.callback import BarDisplay, RunCallback, combine
+from swad.testbed.training.callback import Display, RunCallback, combine
 from swad.testbed.training.config import RunConfig
 
 OPTIONS = {
@@ -109,7 +109,7 @@ class Result:
 
 def test_the_time_left_of_all_runs_is_known_during_the_first(monkeypatch):
     monkeypatch.setattr(callback_module, "REFRESH_SECONDS", 0)
-    display, loss = BarDisplay(4, Console(file=io.StringIO(), force_terminal=True)), torch.zeros(())
+    display, loss = Display(4, Console(file=io.StringIO(), force_terminal=True)), torch.zeros(())
     display.of_run("a").on_end(Result())  # finished before, so it does not count
     display.of_run("b").on_start(Result.config, 10, 0)
     display.on_step(5, loss)
@@ -126,7 +126,7 @@ def test_the_time_left_of_all_runs_is_known_during_the_first(monkeypatch):
 
 def test_names_with_markup_are_printed_verbatim():
     output = io.StringIO()
-    with BarDisplay(1, Console(file=output, force_terminal=True, color_system=None, width=200)) as display:
+    with Display(1, Console(file=output, force_terminal=True, color_system=None, width=200)) as display:
         display.of_run("[red]x[/]").on_start(Result.config, 10, 0)
         display.on_step(5, torch.zeros(()))
         display._bars.refresh()

@@ -7,11 +7,10 @@ import shutil
 import pytest
 from PIL import Image
 
-from helpers.runs import RecordingCallback, cached_config, crash_at, require_same, short
+from helpers.runs import RecordingCallback, cached_config, require_same, short
 from swad.testbed.data import cache, image_folder
 from swad.testbed.data.device_store import keep_images
 from swad.testbed.measure.saved_run import open_run
-from swad.testbed.models import networks
 from swad.testbed.models.networks import NetworkError
 from swad.testbed.training import dataset as run_dataset
 from swad.testbed.training.export import load_predictor
@@ -67,18 +66,6 @@ def test_images_that_do_not_divide_into_patches_are_refused(tmp_path, noise_fold
     settings = {**SETTINGS, "network": "vit_tiny_patch16_224", "image_size": 40}
     with pytest.raises(NetworkError, match=r"patches of 16 × 16 pixels, but 40 .*: use an image_size of 32 or 48"):
         train(short(tmp_path / "run", data_dir=noise_folder, **settings))
-
-
-def test_a_run_whose_images_do_not_divide_into_patches_resumes(tmp_path, noise_folder, monkeypatch):
-    """Earlier versions began such runs."""
-    settings = {**SETTINGS, "network": "vit_tiny_patch16_224", "image_size": 40, "steps": 2, "checkpoint_every": 1}
-    config = short(tmp_path / "run", data_dir=noise_folder, **settings)
-    with monkeypatch.context() as earlier, pytest.raises(ZeroDivisionError):
-        earlier.setattr(networks, "require_whole_patches", lambda *arguments: None)
-        train(config, callback=crash_at(2))
-    callback = RecordingCallback()
-    train(config, callback=callback)
-    assert callback.steps == [2]
 
 
 @pytest.mark.slow

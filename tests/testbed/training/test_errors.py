@@ -12,7 +12,7 @@ from helpers.forked import run
 from helpers.runs import short
 from swad.testbed import algorithms
 from swad.testbed.algorithms import erm
-from swad.testbed.data.workers import read_ahead
+from swad.testbed.data.images import read_ahead
 from swad.testbed.training import errors
 from swad.testbed.training.loop import RunError, train
 

@@ -21,7 +21,7 @@ from swad.testbed.data.loaders import Batch
 from swad.testbed.data.splits import DomainSplit, Sources, hold_out
 from swad.testbed.models import networks
 from swad.testbed.training import loop
-from swad.testbed.training.callback import LogDisplay
+from swad.testbed.training.callback import make_display
 from swad.testbed.training.config import ConfigError, RunConfig
 from swad.testbed.training.dataset import image_spec, load_dataset
 from swad.testbed.training.distributed import Dist
@@ -85,7 +85,7 @@ def test_the_branch_shares_its_trunk(tree, tmp_path, runs):
 def test_a_branch_is_announced_as_one(tree, tmp_path, runs, capsys):
     branch = short(tree, tmp_path / "branch", lr_schedule="cyclic", averages=("swa",), branch_from=runs["constant"])
     config = resolve(branch)
-    display = LogDisplay(1).of_run("none-0")
+    display = make_display(1).of_run("none-0")
     for step in (16, 18):  # from the trunk's checkpoint, and from one of its own
         display.on_start(config, 20, step)
     display.on_start(resolve(branch.replace(branch_from=None)), 20, 16)

@@ -11,30 +11,7 @@ import pytest
 from helpers.runs import RecordingCallback, interrupt_at, require_same, short
 from swad.testbed.models import networks
 from swad.testbed.training import evaluation
-from swad.testbed.training.interrupts import StopRequest
 from swad.testbed.training.loop import RunInterrupted, train
-
-
-def test_the_first_signal_is_a_request_and_a_second_ctrl_c_raises():
-    stop = StopRequest()
-    stop.handle(signal.SIGINT, None)
-    assert stop.requested
-    assert not stop.raised
-    with pytest.raises(KeyboardInterrupt):
-        stop.handle(signal.SIGINT, None)
-    assert stop.raised
-
-
-def test_a_signal_in_an_immediate_block_raises_at_once():
-    stop = StopRequest()
-    with pytest.raises(KeyboardInterrupt), stop.immediate():
-        stop.handle(signal.SIGTERM, None)
-    stop = StopRequest()
-    with stop.immediate():
-        pass
-    stop.handle(signal.SIGTERM, None)
-    assert stop.requested
-    assert not stop.raised
 
 
 @pytest.mark.slow

@@ -26,8 +26,7 @@ from typing import Any, ClassVar, cast
 import torch
 from torch import Tensor, nn
 
-from swad.averaging.batchnorm import update_bn
-from swad.tensors.batch_norms import batch_norms
+from swad.tensors.batch_norms import batch_norms, update_bn
 from swad.testbed.algorithms import AlgorithmError
 from swad.testbed.algorithms import hyperparameters as hp
 from swad.testbed.algorithms._helpers import apply_mask, dropout_mask, is_dense, match_layouts, parameters_of

@@ -22,8 +22,8 @@ SWAD without overfit         `without_overfit`       valley start  5000         
 SWAD                         `swad`                  valley start  valley end    1
 ============================ ======================= ============= ============= ========
 
-SWA with a cyclic learning rate is `swa` in a training with `swad.testbed.cyclic_lr`. SWAD fit-on-val chooses the window
-with the best validation accuracy among stored segments: `swad.testbed.fit_on_val`.
+SWA with a cyclic learning rate is `swa` in a training with the lr_schedule `cyclic`. SWAD fit-on-val chooses the window
+with the best validation accuracy among stored segments, after training (`swad measure windows`).
 
 >>> split("swad:semantics=text,n_converge=2,ema")
 ('swad:semantics=text,n_converge=2', 'ema')

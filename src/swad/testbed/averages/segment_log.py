@@ -189,7 +189,7 @@ def stored_bytes(model_bytes: int, evaluations: int) -> tuple[int, int]:
 
 
 def load_segments(folder: str | os.PathLike[str]) -> list[Path]:
-    """Return the files of a segment log in the order of training, for `replay`, `fit_on_val` and `SegmentWindows`."""
+    """Return the files of a segment log in the order of training, for `replay` and `SegmentWindows`."""
     return sorted(file for file in Path(folder).glob("segment-*.pt") if re.fullmatch(r"segment-\d+", file.stem))
 
 

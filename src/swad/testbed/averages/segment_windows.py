@@ -1,10 +1,9 @@
-"""Averages of windows of stored segments: of one window, of all of them, and of the best one on validation."""
+"""Averages of windows of stored segments: of one window, or of all of them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import combinations_with_replacement
 from pathlib import Path
 
@@ -13,11 +12,7 @@ from torch import Tensor, nn
 
 from swad.averaging.spans import Span
 from swad.averaging.tracked import TrackedTensors
-from swad.tensors.swapping import restored
 from swad.testbed.averages.segment_log import StoredSegment, copy_into, read_segment, require_same_model
-from swad.util.progress import Progress
-
-Score = Callable[[nn.Module], float]
 
 
 def all_windows(segments: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -82,10 +77,6 @@ class SegmentWindows:
                     copy_into(self._targets, segment.buffers)
                     yield window
 
-    def restored(self) -> AbstractContextManager[list[Tensor]]:
-        """Return a context at whose end the model has the weights and buffers that it has now."""
-        return restored(list(self._targets.values()))
-
     def copy_average(self, window: Span) -> None:
         """Copy the average of one window into the model."""
         for _ in self.averages([window]):
@@ -107,45 +98,3 @@ def _fits(segments: Sequence[StoredSegment], device: torch.device) -> bool:
         return False
     size = sum(total.nbytes for segment in segments for total in segment.sum.values())
     return size <= torch.cuda.mem_get_info(device)[0] // 2
-
-
-@dataclass(frozen=True)
-class Choice:
-    """A window of segments, by its first and last update, and the score of its average."""
-
-    first: int
-    last: int
-    score: float
-
-
-def fit_on_val(
-    segments: Sequence[StoredSegment | Path],
-    model: nn.Module,
-    score: Score,
-    progress: Progress | None = None,
-    *,
-    every: int = 1,
-) -> Choice:
-    """Choose the window whose average scores best on validation, and copy that average into `model`.
-
-    The ablation "fit-on-val" of the paper's Table 5. All S (S + 1) / 2 windows of whole segments are tried. Every
-    update weighs the same. Among equal scores the longest window wins, then the earliest.
-
-    Args:
-        segments: A `SegmentLog`, or the files that `load_segments` returns.
-        model: The model to evaluate in. If `score` raises, it has its old weights afterwards.
-        score: Returns the validation *accuracy* of a model.
-        progress: Called after each evaluation with (description, done, total).
-        every: Merge this many segments into one, which leaves fewer windows to try.
-    """
-    windows = SegmentWindows(segments, model, every)
-    scores: dict[Span, float] = {}
-    total = len(windows.all())
-    with windows.restored():
-        for window in windows.averages():
-            scores[window] = float(score(windows.model))
-            if progress is not None:
-                progress("fit-on-val", len(scores), total)
-    best = max(scores, key=lambda window: (scores[window], len(window)))  # the first, so the earliest, of equals
-    windows.copy_average(best)
-    return Choice(best.first, best.last, scores[best])

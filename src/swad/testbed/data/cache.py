@@ -37,9 +37,9 @@ from swad.testbed.data.cache_build import (
     index_checksum,
 )
 from swad.testbed.data.domains import ArrayDomain, ByteArray, Dataset, FileDomain, IntArray
-from swad.util.cpu import available_cores
 from swad.util.files import FileLock, read_json
 from swad.util.images import DataError
+from swad.util.processes import available_cores
 from swad.util.progress import Progress
 
 

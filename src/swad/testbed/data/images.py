@@ -11,17 +11,19 @@ traffic for the same numbers.
 from __future__ import annotations
 
 import io
+import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import partial
 from itertools import islice
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import torch
 from PIL import ExifTags, Image
 from torch import Tensor
+from torch.utils.data import DataLoader
 
 from swad.gpu.cuda_graph import Inputs, to_device
 from swad.testbed.data import augment_parameters, gpu_augment
@@ -32,10 +34,18 @@ from swad.testbed.data.domains import ArrayDomain, ByteArray, Domain, FileDomain
 from swad.testbed.data.sampling import Draw, Pool, Seed, seeded
 from swad.testbed.data.shards import ShardDomain
 from swad.testbed.data.transforms import Normalize, Transform, to_pil
-from swad.testbed.data.workers import read_ahead
-from swad.util.images import open_image
+from swad.util.images import open_image, without_worker_traceback
+from swad.util.processes import available_cores
 
 K = TypeVar("K")
+T = TypeVar("T")
+START_METHOD = "fork" if sys.platform == "linux" else None
+"""How workers start; None: by the platform's default.
+
+A forked worker has the loader, with its tensors on a GPU and its compiled functions, and uses none of them. Any other
+start pickles the loader: functions cannot be pickled, tensors would open the GPU in every worker, and every worker
+would import torch again. From Python 3.14 on, and in a process that was itself spawned, the default is another one.
+"""
 STEPS_AHEAD = 32
 """Steps whose augmentation parameters are drawn and copied to the device together. Drawn together, a step of 96 images
 takes 31 instead of 107 µs; from 64 steps on the random numbers leave a core's cache, and it takes 60 and more."""
@@ -351,3 +361,43 @@ def is_upright(image: Image.Image) -> bool:
             return bool(image.getexif().get(ExifTags.Base.Orientation, 1) == 1)
     except Exception:  # Pillow raises many classes
         return False
+
+
+# -- processes that read ahead ----------------------------------------------------------------------------------------
+
+
+def default_workers() -> int:
+    """Return the default number of processes that read images: one per core, at most 8."""
+    return min(8, available_cores())
+
+
+def read_ahead(function: Callable[[K], T], keys: Iterable[K], workers: int | None, device: torch.device) -> Iterator[T]:
+    """Iterate over the results of a function, in the order of its keys, computed ahead of time by worker processes.
+
+    ``workers`` is their number. None: one per core, at most 8.
+    """
+    workers = default_workers() if workers is None else workers
+    if workers == 0:
+        yield from map(function, keys)
+        return
+    loader: DataLoader[T] = DataLoader(
+        _FunctionDataset(function),  # type: ignore[arg-type]
+        batch_size=None,
+        sampler=keys,
+        num_workers=workers,
+        prefetch_factor=2,
+        pin_memory=device.type == "cuda",
+        multiprocessing_context=START_METHOD,
+    )
+    with without_worker_traceback():
+        yield from loader
+
+
+class _FunctionDataset(Generic[K, T]):
+    """A function as a map-style dataset."""
+
+    def __init__(self, function: Callable[[K], T]) -> None:
+        self._function = function
+
+    def __getitem__(self, key: K) -> T:
+        return self._function(key)

@@ -20,11 +20,10 @@ from swad.gpu.cuda_graph import Inputs, to_device
 from swad.testbed.data.augmentation import Augmentation
 from swad.testbed.data.cache import ImageCache
 from swad.testbed.data.domains import ImageSpec, IntArray
-from swad.testbed.data.images import ArrayImages, CachedBytes, FileImages, ImageSource, in_memory
+from swad.testbed.data.images import ArrayImages, CachedBytes, FileImages, ImageSource, default_workers, in_memory
 from swad.testbed.data.sampling import Draw, Pool, Sampler, Seed
 from swad.testbed.data.splits import DomainSplit
 from swad.testbed.data.transforms import Normalize, eval_transform, train_transform
-from swad.testbed.data.workers import default_workers
 from swad.util.images import DataError
 
 T = TypeVar("T")

@@ -16,9 +16,9 @@ from swad.testbed.data.benchmarks import get, names, read
 from swad.testbed.data.domains import Domain, FileDomain
 from swad.testbed.data.parquet import as_folder
 from swad.testbed.data.shards import ShardDomain
-from swad.util.cpu import available_cores
 from swad.util.data_path import is_csv
 from swad.util.images import DataError
+from swad.util.processes import available_cores
 from swad.util.progress import Progress
 
 

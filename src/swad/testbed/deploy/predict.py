@@ -11,9 +11,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from swad.testbed.data.images import is_upright
+from swad.testbed.data.images import default_workers, is_upright
 from swad.testbed.data.transforms import Normalize, PredictorTransform
-from swad.testbed.data.workers import default_workers
 from swad.testbed.deploy.images import ImageFile
 from swad.testbed.training.export import Predictor
 from swad.util.images import DataError, open_image

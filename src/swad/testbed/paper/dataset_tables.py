@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
-from swad.testbed.averages.registry import Plan
-from swad.testbed.data import benchmarks
 from swad.testbed.paper.accuracy import (
     DIFFERENCE,
     ComparedRow,
@@ -23,7 +21,6 @@ from swad.testbed.paper.accuracy import (
 from swad.testbed.paper.methods import COMPETITOR, PaperMethod, method_of, methods_of, row_name, trainings_of
 from swad.testbed.paper.paper_config import PAPER_DATASETS
 from swad.testbed.paper.reproduction import PaperRuns, Reproduction, availability_notes
-from swad.testbed.paper.settings import solver_table
 from swad.testbed.paper.with_swad import swad_tables
 from swad.testbed.results import published
 from swad.testbed.results.report import Report
@@ -135,11 +132,6 @@ def _build(number: int, paper_runs: PaperRuns) -> Report:
     if number == 2:
         datasets = config.measured_datasets(PAPER_DATASETS)
         tables += swad_tables(paper_runs, "Table 2", methods_of(2), datasets)
-    if number == 8:
-        dataset = (*config.measured_datasets(PAPER_DATASETS), "PACS")[0]
-        defaults = benchmarks.get(dataset).defaults
-        plan = Plan(config.steps_of(dataset), config.evaluate_every_of(dataset), defaults.tolerance_ratio)
-        tables.append(solver_table(dataset, plan))
     return Report(tuple(tables))
 
 

@@ -7,16 +7,25 @@ toward the flat one. The worst losses are found by gradient ascent, so they are 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
-from swad.testbed.measure.saved_run import open_run
+import torch
+from torch import Tensor
+
+from swad.flatness import image_losses, line, worst_case
+from swad.flatness.ascent import ASCENT
+from swad.testbed.measure.base import Job, MeasuredRun, Measurement, SourceSplit
+from swad.testbed.measure.saved_run import SavedRun, open_run
 from swad.testbed.paper.reproduction import PaperRuns, first_trial_item
-from swad.testbed.paper.robust_line import WorstOnLine, measured_line
 from swad.testbed.paper.trainings import ERM
 from swad.testbed.results.figures.robust_lines import RobustLine, robust_figure
 from swad.testbed.results.labels import weights_label
+from swad.testbed.results.measurement_rows import Row as StoredRow
 from swad.testbed.results.report import Report
 from swad.testbed.results.run_data import RunData
+from swad.testbed.results.runs import load_run
 from swad.testbed.results.tables import Cell, Row, Table
 from swad.testbed.results.training_curves import valleys
 from swad.util.names import counted
@@ -27,17 +36,92 @@ ENDS = ("last", "swad")
 SHARES = (0.02, 0.05, 0.1)
 """Radii as shares of the distance between both solutions."""
 
+MARGIN = 0.5
+"""How far the line extends beyond both ends, as a share of their distance."""
+STEPS = 8
+"""Ascent steps for each radius. The search continues from the worst point of the next smaller radius."""
+
+
+@dataclass(frozen=True)
+class WorstOnLine(Measurement):
+    """Search for the worst loss within some radii at points of a line, on training images of the sources.
+
+    Args:
+        images: Images of every domain, stratified by class. None: all.
+        ends: Names of the weights at x = 0 and x = 1.
+        shares: Radii as shares of the distance between both, in ascending order.
+        points: Number of points on the line, besides both ends.
+    """
+
+    name, title, file, kind = "robust-line", "Worst loss on a line", "robust-line.jsonl", "point"
+    of_device, of_saved = True, False
+    source_split: ClassVar[SourceSplit] = "training"
+    ends: tuple[str, str] = ENDS
+    shares: tuple[float, ...] = SHARES
+    points: int = 21
+
+    @property
+    def passes(self) -> int:
+        """A gradient, which costs about three passes, for every step."""
+        return 3 * STEPS * len(self.shares)
+
+    def settings(self) -> dict[str, Any]:
+        """Also those of the search."""
+        return {**super().settings(), "margin": MARGIN, "steps": STEPS, "ascent": ASCENT}
+
+    def weights(self, run: SavedRun, names: Sequence[str]) -> dict[str, str]:
+        """Return the line, with the marks of its ends."""
+        return {"line": "-".join(map(run.fingerprint, self.ends))}
+
+    def cases(self) -> Sequence[StoredRow]:
+        """The points; both ends are always among them."""
+        xs = torch.linspace(-MARGIN, 1 + MARGIN, self.points, dtype=torch.float64).tolist()
+        return [{"x": x} for x in sorted({0.0, 1.0, *xs})]
+
+    def measure(self, run: MeasuredRun, case: StoredRow, weights: Sequence[str]) -> Iterator[list[StoredRow]]:
+        """Search around one point."""
+        first, second = (run.run.state(name) for name in self.ends)
+        length, model = line(first, second).length, run.model(self.ends[0])
+        model.load_state_dict(_between(first, second, case["x"]))
+        loss_fn = image_losses(run.images.side("seen"), batch_size=run.run.batch_size(run.device))
+        rows = worst_case(model, loss_fn, [share * length for share in self.shares], STEPS, restarts=0).rows
+        worst = [row.lower_bound for row in rows]
+        yield [{"weights": "line", "length": length, "loss": rows[0].loss, "worst": worst}]
+
+
+def measured_line(job: Job) -> RobustLine:
+    """Return the line of a run that was measured."""
+    assert isinstance(job.what, WorstOnLine)
+    rows = sorted(job.rows(), key=lambda row: float(row["x"]))
+    length, columns = rows[0]["length"], zip(*(row["worst"] for row in rows), strict=True)
+    return RobustLine(
+        load_run(job.run.path),
+        job.what.ends,
+        length,
+        tuple(row["x"] for row in rows),
+        tuple(row["loss"] for row in rows),
+        {share * length: column for share, column in zip(job.what.shares, columns, strict=True)},
+    )
+
+
+def _between(first: Mapping[str, Tensor], second: Mapping[str, Tensor], x: float) -> dict[str, Tensor]:
+    """Return the weights at a position on the line; whole numbers, such as counters, are those of the second."""
+    return {
+        name: torch.lerp(first[name], tensor, x) if tensor.is_floating_point() else tensor
+        for name, tensor in second.items()
+    }
+
 
 def robust_table(dataset: str, lines: list[RobustLine]) -> Table:
     """Build the table of the lowest points: where they are on the line, and the values at both solutions."""
     rows = []
-    for line in lines:
-        for radius, values in line.curves.items():
-            x, lowest = line.minimum(radius)
-            ends = [values[line.xs.index(end)] for end in (0.0, 1.0)]
-            share = Cell(100 * radius / line.length, decimals=0) if radius else Cell(text="0 (the loss)")
+    for measured in lines:
+        for radius, values in measured.curves.items():
+            x, lowest = measured.minimum(radius)
+            ends = [values[measured.xs.index(end)] for end in (0.0, 1.0)]
+            share = Cell(100 * radius / measured.length, decimals=0) if radius else Cell(text="0 (the loss)")
             cells = (share, Cell(radius, decimals=3), Cell(x, decimals=2), *(Cell(v, decimals=3) for v in ends))
-            rows.append(Row("+".join(line.run.targets), (*cells, Cell(lowest, decimals=3))))
+            rows.append(Row("+".join(measured.run.targets), (*cells, Cell(lowest, decimals=3))))
     first, second = (weights_label(lines[0].run, name) for name in ENDS)
     columns = ("γ, % of distance", "γ", "Lowest point at", f"Value at {first}", f"Value at {second}", "Lowest value")
     notes = (
@@ -81,7 +165,7 @@ def _build(paper_runs: PaperRuns, dataset: str, names: Sequence[str]) -> Report:
         return Report(tuple(tables))
     config = paper_runs.config
     points = (config.grid + 1) // 2  # each takes dozens of gradients
-    what = WorstOnLine(images=config.images, ends=ENDS, shares=SHARES, points=points)
+    what = WorstOnLine(images=config.images, points=points)
     jobs = paper_runs.measure([(open_run(run.path, config.data), ()) for run in different], what)
     lines = list(map(measured_line, jobs))
     written = paper_runs.save(robust_figure(lines), "figure1", *names)

@@ -22,39 +22,30 @@ from swad.testbed.results.run_data import RunData
 from swad.testbed.results.runs import load_run
 from swad.testbed.training.run_dir import RunError
 
-LIVE = "live"
-"""Placeholder for the live weights that the user chose: best or last."""
-
-METHODS: dict[str, tuple[Training, str]] = {
-    "erm": (ERM, LIVE),
-    "sam": (Training("sam"), LIVE),
-    "swa-cyclic": (ERM_CYCLIC, "swa"),
-    "swa": (ERM, "swa"),
-    "swad": (ERM, "swad"),
+WEIGHTS: dict[Training, tuple[str, ...]] = {
+    ERM: ("best", "swa", "swad"),
+    Training("sam"): ("best",),
+    ERM_CYCLIC: ("swa",),
 }
-"""The methods of Figure 3: the training that each comes from, and which of its weights it is."""
+"""The weights of each training that are the five methods of Figure 3."""
 
 DATASETS = ("PACS",)
 
 
 def trainings(config: PaperConfig) -> list[Training]:
-    """Return the trainings of the requested methods."""
-    unknown = [method for method in config.methods if method not in METHODS]
-    if unknown:
-        raise ValueError(f"the methods of Figure 3 are {', '.join(METHODS)}; got {', '.join(unknown)}")
-    return list(dict.fromkeys(METHODS[method][0] for method in config.methods or METHODS))
+    """Return the trainings of the methods."""
+    return list(WEIGHTS)
 
 
-def measured_weights(paper_runs: PaperRuns, datasets: Sequence[str] | None = None) -> dict[Path, list[str]]:
+def measured_weights(paper_runs: PaperRuns, datasets: Sequence[str] | None = None) -> dict[Path, tuple[str, ...]]:
     """Return the weights to measure by run directory, of all datasets of the figure or of some."""
-    config = paper_runs.config
-    weights: dict[Path, list[str]] = {}
-    for dataset in config.measured_datasets(DATASETS) if datasets is None else datasets:
-        for method in config.methods or METHODS:
-            training, name = METHODS[method]
-            for run in paper_runs.runs(dataset, training):
-                weights.setdefault(run.path, []).append(config.live_weights if name == LIVE else name)
-    return weights
+    chosen = paper_runs.config.measured_datasets(DATASETS) if datasets is None else datasets
+    return {
+        run.path: weights
+        for dataset in chosen
+        for training, weights in WEIGHTS.items()
+        for run in paper_runs.runs(dataset, training)
+    }
 
 
 def measure(paper_runs: PaperRuns, item: str, stem: str) -> Report:

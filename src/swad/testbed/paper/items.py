@@ -12,8 +12,8 @@ from swad.testbed.paper import (
     figure5,
     ranking,
     robustness_table,
+    search_spaces,
     sensitivity,
-    settings,
     split_tables,
     target_tables,
 )
@@ -24,7 +24,7 @@ _MODULES = (
     dataset_tables,
     split_tables,
     robustness_table,
-    settings,
+    search_spaces,
     target_tables,
     figure1,
     figure2,

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from swad.testbed.sweep.spec import DATASETS, SweepSpec
-from swad.testbed.training.config import ConfigError
+from swad.testbed.training.config import SETTINGS, ConfigError
 from swad.testbed.training.setting import add_args, setting, settings_of
 from swad.util.names import choice_problem
 
@@ -23,6 +23,9 @@ PAPER_DATASETS = DATASETS["paper"]
 
 STAND_IN = "digits"
 """The embedded dataset that the scales small and smoke train on. It has columns of its own."""
+
+RUN_SETTINGS = ("network", "weights", "steps", "evaluate_every", "device", "workers", "check_counts")
+"""The fields of `PaperConfig` that are settings of the runs."""
 
 Scale = Literal["full", "small", "smoke"]
 Protocol = Literal["printed", "paper", "domainbed", "defaults"]
@@ -59,8 +62,6 @@ class PaperConfig:
     evaluate_every: int | None = setting(
         None, help="Updates between evaluations. Default: depends on the dataset and the scale."
     )
-    methods: tuple[str, ...] = setting((), help="figure3: some of erm,sam,swa-cyclic,swa,swad. Default: all.")
-    live_weights: Literal["best", "last"] = setting("best", help="Figures: live weights of ERM and SAM, best or last.")
     radii: tuple[float, ...] | None = setting(None, help="figure3, ranking: radii, as for `swad measure flatness`.")
     directions: int = setting(
         100, help="figure3, ranking: number of random directions. Default: 100; small 20; smoke 4."
@@ -90,6 +91,11 @@ class PaperConfig:
 
         domains = benchmarks.get(dataset).domains or benchmarks.load(dataset, self.data).domain_names
         return tuple(name for name in domains if not self.targets or name in self.targets)
+
+    @property
+    def run_options(self) -> dict[str, Any]:
+        """Settings of all runs that differ from their defaults: the name of a run depends on what was requested."""
+        return {name: value for name in RUN_SETTINGS if (value := getattr(self, name)) != SETTINGS[name].default}
 
     def steps_of(self, dataset: str) -> int:
         """Optimizer steps of a run on a dataset."""
@@ -217,7 +223,7 @@ def config_problems(config: PaperConfig) -> list[str]:
 
     # The settings of the runs are checked below, as those of any sweep.
     problems = []
-    for name in ("scale", "protocol", "live_weights", "images", "grid"):
+    for name in ("scale", "protocol", "images", "grid"):
         known, value = PAPER_SETTINGS[name], getattr(config, name)
         if wrong := known.problem(value):
             option = "--" + name.replace("_", "-")
@@ -243,10 +249,12 @@ def _run_problems(config: PaperConfig) -> list[str]:
     from swad.testbed.sweep import checks
     from swad.util.images import DataError
 
-    names = ("network", "weights", "steps", "evaluate_every", "device", "workers", "check_counts")
-    options = {name: value for name in names if (value := getattr(config, name)) is not None}
     spec = SweepSpec(
-        datasets=config.datasets, targets=config.targets, trials=config.trials, data=config.data, options=options
+        datasets=config.datasets,
+        targets=config.targets,
+        trials=config.trials,
+        data=config.data,
+        options=config.run_options,
     )
     problems = []
     try:

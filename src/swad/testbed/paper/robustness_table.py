@@ -151,7 +151,7 @@ def _stand_in(paper_runs: PaperRuns, runs: Sequence[RunData]) -> Report:
     what = Corruption(images=config.images)
     if config.scale == "smoke":
         what = replace(what, corruptions=("gaussian_noise", "fog"), severities=(1, 5))
-    weights = [config.live_weights if name == "ERM" else weights for name, weights in WEIGHTS.items()]
+    weights = ["best" if name == "ERM" else weights for name, weights in WEIGHTS.items()]
     paper_runs.measure([(open_run(run.path, config.data), weights) for run in runs], what)
     values = measured(runs, Corruption)
     means = report(values, Corruption).means

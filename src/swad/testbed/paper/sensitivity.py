@@ -11,8 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from swad.testbed.data import benchmarks
-from swad.testbed.measure import engine
-from swad.testbed.measure.saved_run import find_device, open_run
+from swad.testbed.measure.saved_run import open_run
 from swad.testbed.measurements.tune import Tune
 from swad.testbed.paper.reproduction import PaperRuns, first_trial_item
 from swad.testbed.paper.trainings import ERM_THREE_WAY
@@ -109,12 +108,10 @@ def _build(paper_runs: PaperRuns, dataset: str, names: Sequence[str]) -> Report:
     center = ValleySetting(tolerance_ratio=benchmarks.get(dataset).defaults.tolerance_ratio)
     around = settings_around(center)
     by_run: dict[str, list[StoredRow]] = {target: [] for target in runs}
-    device = find_device(paper_runs.config.device)
     for varied in VALUES:
         values = {name: VALUES[name] if name == varied else (getattr(center, name),) for name in VALUES}
         what = Tune(**values, semantics=(center.semantics,), select="oracle")  # type: ignore[arg-type]
-        jobs = engine.plan([(run, ()) for run in runs.values()], what, device)
-        engine.measure(jobs, device, workers=paper_runs.config.workers, progress=paper_runs.measure_options["progress"])
+        jobs = paper_runs.measure([(run, ()) for run in runs.values()], what)
         for target, job in zip(runs, jobs, strict=True):
             by_run[target] += [row for row in job.rows() if row not in by_run[target]]
     rows = [row for of_run in by_run.values() for row in of_run]

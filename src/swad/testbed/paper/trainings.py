@@ -42,14 +42,12 @@ class Training:
         split: 80/20, or 60/20/20 for Tables 3 and 5.
         lr_schedule: constant, or cyclic for SWA with a cyclic learning rate.
         search: How the paper found the hyperparameters.
-        validation_share: Share of the validation images that is evaluated during training, for the cost of evaluations.
     """
 
     algorithm: str = "erm"
     split: Literal["80/20", "60/20/20"] = "80/20"
     lr_schedule: Literal["constant", "cyclic"] = "constant"
     search: Search = "defaults"
-    validation_share: float = 1.0
 
     def searched(self, config: PaperConfig) -> Training:
         """Return the training with the search that the user chose instead of the paper's."""
@@ -107,39 +105,21 @@ def sweep_specs(config: PaperConfig, dataset: str, training: Training) -> list[S
 
 def _options(config: PaperConfig, dataset: str, training: Training) -> dict[str, Any]:
     """Return the settings that differ from their defaults: the name of a run depends on what was requested."""
-    steps = config.steps
-    if training.search == "domainbed":
-        steps = steps or DOMAINBED_STEPS.get(dataset)
-    requested: dict[str, tuple[Any, Any]] = {
-        "split": (training.split, "80/20"),
-        "lr_schedule": (training.lr_schedule, "constant"),
-        "validation_subsample": (validation_subsample(dataset, training.validation_share), None),
-        "steps": (steps, None),
-        "evaluate_every": (config.evaluate_every, None),
-        "network": (config.network, None),
-        "weights": (config.weights, None),
-        "device": (config.device, None),
-        "workers": (config.workers, None),
-        "check_counts": (config.check_counts, True),
+    options = config.run_options
+    if training.search == "domainbed" and dataset in DOMAINBED_STEPS:
+        options.setdefault("steps", DOMAINBED_STEPS[dataset])
+    if training.split != "80/20":
+        options["split"] = training.split
+    if training.lr_schedule != "constant":
+        options["lr_schedule"] = training.lr_schedule
+    if training == ERM_THREE_WAY:
         # SWAD fit-on-val (Table 5) and the sensitivity to N_s, N_e and r choose among the segments after training.
-        "keep_segments": (training == ERM_THREE_WAY, False),
-    }
-    options = {name: value for name, (value, default) in requested.items() if value != default}
+        options["keep_segments"] = True
     if training.algorithm == "arm" and benchmarks.get(dataset).image_spec.low_res:
         # The context network of ARM keeps the resolution of the images: with ARM's own batch size instead of the
         # dataset's, a run takes minutes, not an hour.
         options["hyperparameters"] = {"batch_size": get_algorithm("arm").Hyperparameters().batch_size}
     return options
-
-
-def validation_subsample(dataset: str, share: float) -> int | None:
-    """Return how many validation images per source domain a share is: of the smallest domain. None for all.
-
-    >>> validation_subsample("PACS", 0.1), validation_subsample("PACS", 1.0)
-    (33, None)
-    """
-    counts = benchmarks.get(dataset).counts
-    return None if share == 1.0 else max(1, int(share * 0.2 * min(counts.values(), default=500)))
 
 
 def _snapshots(steps: int) -> tuple[int, ...]:

@@ -44,16 +44,6 @@ SEARCHES: Mapping[str, Mapping[str, tuple[float, ...]]] = {
 }
 """Values by algorithm and hyperparameter."""
 
-CHOSEN: Mapping[str, Mapping[str, float]] = {
-    "pi_model": {"weight": 1},
-    "sam": {"rho": 0.05},
-    "mixstyle": {"alpha": 0.1, "p": 0.5},
-    "vat": {"eps": 1.0, "alpha": 1.0},
-    "mixup": {"alpha": 0.2},
-    "cutmix": {"alpha": 1.0, "p": 0.5},
-}
-"""What the paper chose."""
-
 EMA_DECAYS = (0.9, 0.99, 0.999)
 """The paper chose 0.99."""
 
@@ -122,7 +112,7 @@ def choices_table(runs: Iterable[RunData]) -> Table:
     for number, run in enumerate(runs):
         weights = {_decay_text(decay): f"ema_{decay:g}" for decay in EMA_DECAYS}
         if run.algorithm in SEARCHES:
-            weights = {_text(run.algorithm, {**CHOSEN[run.algorithm], **run.hyperparameters}): "best"}
+            weights = {_text(run.algorithm, {**_chosen(run.algorithm), **run.hyperparameters}): "best"}
         for text, average in weights.items():
             accuracy = validation.get((number, average))
             if accuracy is not None and text in scores.get(run.algorithm, {}):
@@ -132,7 +122,7 @@ def choices_table(runs: Iterable[RunData]) -> Table:
         means = {text: 100 * mean(values) for text, values in by_value.items() if values}
         chosen = {
             "here": max(means, key=lambda text: means[text], default=None),
-            "paper": _text(name, CHOSEN[name]) if name in CHOSEN else _decay_text(0.99),
+            "paper": _text(name, _chosen(name)) if name in SEARCHES else _decay_text(0.99),
         }
         for text, value in means.items():
             by = ", ".join(who for who, choice in chosen.items() if choice == text)
@@ -141,6 +131,12 @@ def choices_table(runs: Iterable[RunData]) -> Table:
             rows.append(Row(f"{label}: {text}", cells))
     note = "Mean over runs of the accuracy on source validation: of the best step, or of the EMA."
     return Table("Appendix B.3", ("Validation, %", "Runs", "Chosen"), tuple(rows), (note,), corner="Value")
+
+
+def _chosen(algorithm: str) -> dict[str, float]:
+    """Return what the paper chose, which are the defaults here."""
+    defaults = algorithms.get_algorithm(algorithm).Hyperparameters()
+    return {name: getattr(defaults, name) for name in SEARCHES[algorithm]}
 
 
 def _decay_text(decay: float) -> str:

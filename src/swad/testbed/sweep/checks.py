@@ -2,23 +2,25 @@
 
 >>> for problem in find_problems(SweepSpec(algorithms=("corral",), datasets=("digitz",), draws=5)):
 ...     print(problem)
-there is no algorithm 'corral': did you mean 'coral'?
-there is no dataset 'digitz': did you mean 'digits'?
 draws is for the protocols domainbed and random, got 5 with defaults
+there is no dataset 'digitz': did you mean 'digits'?
+there is no algorithm 'corral': did you mean 'coral'?
 """
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from swad.testbed.algorithms import registry as algorithms
 from swad.testbed.averages import registry as averages
 from swad.testbed.data import benchmarks
+from swad.testbed.data.benchmark import Benchmark
 from swad.testbed.results.selection import SELECTIONS
 from swad.testbed.sweep import search
 from swad.testbed.sweep.plan import run_options, single_targets, target_sets
@@ -42,27 +44,18 @@ def find_problems(spec: SweepSpec) -> list[str]:
     """List everything that is wrong with a spec and can be known without data, one sentence each."""
     empty = [name for name in ("algorithms", "trials") if not getattr(spec, name)]
     problems = [f"{name} must not be empty: a sweep needs at least one run" for name in empty]
-    known_algorithms, algorithm_problems = _look_up(spec.algorithms, algorithms.get_algorithm)
-    known_datasets, dataset_problems = _look_up(spec.datasets, benchmarks.get)
-    average_problems = averages.problems(spec.averages, None)
-    problems += [*algorithm_problems, *dataset_problems, *average_problems]
-    problems += checks.network_problems(spec.options.get("network"))
     problems += filter(None, map(SETTINGS["trial"].problem, spec.trials))
-    # A target may belong to the dataset whose name is misspelled.
-    target_problems = [] if dataset_problems else _target_problems(spec)
-    problems += target_problems
-    further = _protocol_problems(spec) + _option_problems(spec)
-    if not further and spec.trials and known_datasets:
-        # Names that do not exist are left out, so that the settings of all other runs can still be checked.
-        valid = dataclasses.replace(
-            spec,
-            algorithms=known_algorithms,
-            datasets=known_datasets,
-            averages=("swad",) if average_problems else spec.averages,
-            targets=() if dataset_problems or target_problems else spec.targets,
-        )
-        further = _run_problems(valid)
-    return list(dict.fromkeys(problems + further))
+    targets, protocol, options = _target_problems(spec), _protocol_problems(spec), _option_problems(spec)
+    # What is wrong is left out, so that all other settings of the runs can still be checked.
+    valid = dataclasses.replace(spec, trials=spec.trials or (0,), targets=() if targets else spec.targets)
+    if protocol:
+        valid = dataclasses.replace(valid, protocol="defaults", grid={}, select=None)
+    if options:
+        valid = dataclasses.replace(valid, options={})
+    problems += targets + protocol + options
+    for dataset, algorithm in itertools.product(spec.datasets, spec.algorithms):
+        problems += _run_problems(valid, dataset, algorithm)
+    return list(dict.fromkeys(problems))
 
 
 def missing_data(spec: SweepSpec) -> list[str]:
@@ -75,21 +68,12 @@ def missing_data(spec: SweepSpec) -> list[str]:
 
 def data_problems(spec: SweepSpec) -> dict[str, str]:
     """Say of every dataset whose directory is not there what to do, by the dataset's name."""
-    known, _ = _look_up(spec.datasets, benchmarks.get)  # other problems are reported with the spec's
-    named = {benchmark.name: benchmark for benchmark in map(benchmarks.get, known)}
-    return {name: problem for name, benchmark in named.items() if (problem := benchmarks.missing(benchmark, spec.data))}
-
-
-def _look_up(names: Sequence[str], get: Callable[[str], Any]) -> tuple[tuple[str, ...], list[str]]:
-    """Return the names that exist, and the problems of the others."""
-    known, problems = [], []
-    for name in names:
-        try:
-            get(name)
-            known.append(name)
-        except (algorithms.AlgorithmError, DataError) as error:
-            problems.append(str(error))
-    return tuple(known), problems
+    problems = {}
+    for name in spec.datasets:
+        with suppress(DataError):  # an unknown one is reported with the spec's problems
+            benchmark = benchmarks.get(name)
+            problems[benchmark.name] = benchmarks.missing(benchmark, spec.data)
+    return {name: problem for name, problem in problems.items() if problem}
 
 
 def _protocol_problems(spec: SweepSpec) -> list[str]:
@@ -122,7 +106,7 @@ def _protocol_problems(spec: SweepSpec) -> list[str]:
     if spec.protocol == "grid" and not spec.grid:
         problems.append("the protocol grid needs values: set grid, e.g. lr=1e-5,3e-5 (--grid)")
     points = math.prod(map(len, spec.grid.values())) if spec.grid else spec.draws if random else 1
-    runs = points * len(spec.trials) * len(spec.algorithms) * max(1, len(spec.datasets))
+    runs = points * math.prod(max(1, len(names)) for names in (spec.trials, spec.algorithms, spec.datasets))
     if runs > MOST_RUNS:
         problems.append(f"a sweep must have at most {MOST_RUNS:,} runs, got at least {runs:,}: search fewer points")
     if empty := [name for name, values in spec.grid.items() if not values]:
@@ -164,7 +148,10 @@ def _option_problems(spec: SweepSpec) -> list[str]:
 
 def _target_problems(spec: SweepSpec) -> list[str]:
     problems = []
-    known = {benchmarks.get(name).name: spec.domain_names(name) for name in spec.datasets}
+    try:
+        known = {benchmarks.get(name).name: spec.domain_names(name) for name in spec.datasets}
+    except DataError:  # the targets may belong to the dataset whose name is misspelled
+        return []
     if any(not domains for domains in known.values()):  # a folder that has not been read yet
         return []
     every = [domain for domains in known.values() for domain in domains]
@@ -184,43 +171,38 @@ def _target_problems(spec: SweepSpec) -> list[str]:
     return problems
 
 
-def _run_problems(spec: SweepSpec) -> list[str]:
-    """Check the settings of one run for each dataset and algorithm, and every point of the search."""
-    problems: list[str] = []
-    for dataset in spec.datasets:
-        for algorithm in spec.algorithms:
-            sets = target_sets(spec, dataset, algorithm)
-            try:
-                config = RunConfig.from_options(
-                    output=Path(),
-                    dataset=dataset,
-                    algorithm=algorithm,
-                    target=(spec.domain_names(dataset) or ("?",))[0] if not sets else sets[0],
-                    **{**run_options(spec), "data_dir": spec.data or Path("data")},
-                )
-            except (TypeError, ValueError, ArithmeticError) as error:
-                return [*problems, str(error)]
-            problems += checks.find_problems(config)
-            if not benchmarks.get(dataset).domains:  # those of a folder are known from its directory alone
-                sources = [name for name in spec.domain_names(dataset) if name not in config.targets]
-                problems += checks.source_problems(config, sources)
-            problems += _point_problems(spec, dataset, algorithm)
-            if spec.select == "lodo" and sets and len(sets) == len(single_targets(spec, dataset)):
-                problems.append(
-                    f"lodo trains {algorithm} on {dataset} with two domains held out, which leaves too few: "
-                    "select by iid, or leave out the dataset"
-                )
-    return problems
-
-
-def _point_problems(spec: SweepSpec, dataset: str, algorithm: str) -> list[str]:
-    benchmark, recipe = benchmarks.get(dataset), spec.options.get("recipe")
+def _run_problems(spec: SweepSpec, dataset: str, algorithm: str) -> list[str]:
+    """Check the settings of one run of an algorithm on a dataset, and every point of the search."""
+    benchmark: Benchmark | None = None
+    domains: Sequence[str] = ()
+    sets: Sequence[tuple[str, ...]] = ()
+    with suppress(algorithms.AlgorithmError, DataError):  # an unknown name is reported with the settings of the run
+        domains = spec.domain_names(dataset)
+        points = search.points(spec, algorithm, dataset, spec.trials[0])
+        sets, benchmark = target_sets(spec, dataset, algorithm), benchmarks.get(dataset)
+    try:
+        config = RunConfig.from_options(
+            output=Path(),
+            dataset=dataset,
+            algorithm=algorithm,
+            target=sets[0] if sets else (*domains, "?")[0],
+            **{**run_options(spec), "data_dir": spec.data or Path("data")},
+        )
+    except (TypeError, ValueError, ArithmeticError) as error:
+        return [str(error)]
+    problems = checks.find_problems(config)
+    if benchmark is None:
+        return problems
+    if not benchmark.domains:  # those of a folder are known from its directory alone
+        problems += checks.source_problems(config, [name for name in domains if name not in config.targets])
     fixed = spec.options.get("hyperparameters", {})
     if checks.unknown_hyperparameters(algorithm, fixed):  # reported with the settings of the run
         fixed = {}
-    points = search.points(spec, algorithm, dataset, spec.trials[0])
-    return [
-        problem
-        for point in points
-        for problem in checks.hyperparameter_problems(algorithm, {**fixed, **point}, benchmark, recipe)
-    ]
+    for point in points:
+        problems += checks.hyperparameter_problems(algorithm, {**fixed, **point}, benchmark, spec.options.get("recipe"))
+    if spec.select == "lodo" and sets and len(sets) == len(single_targets(spec, dataset)):
+        problems.append(
+            f"lodo trains {algorithm} on {dataset} with two domains held out, which leaves too few: "
+            "select by iid, or leave out the dataset"
+        )
+    return problems

@@ -110,30 +110,44 @@ def _call_all(methods: Sequence[Callable[..., object]], *arguments: Any) -> None
 # -- the display ------------------------------------------------------------------------------------------------------
 
 
-REFRESH_SECONDS = 0.2
-"""Least time between two reads of the training loss: reading it waits for the device."""
-
-
-def make_display(n_runs: int) -> LogDisplay:
+def make_display(n_runs: int) -> Display:
     """Return bars where standard error is a terminal or a notebook shows them, plain lines elsewhere."""
-    console = make_console(stderr=True)
-    return BarDisplay(n_runs, console) if console.is_terminal or console.is_jupyter else LogDisplay(n_runs)
+    return Display(n_runs, make_console(stderr=True))
 
 
-class LogDisplay(RunCallback):
-    """Prints one line per event of runs that are trained one after another, and at most ten for the steps of a run."""
+class Display(RunCallback):
+    """Shows runs that are trained one after another: a bar for the run and one for all runs.
 
-    def __init__(self, n_runs: int) -> None:
-        self._n_runs, self._n_finished = n_runs, 0
+    Without a terminal it prints one line per event, and at most ten for the steps of a run.
+    """
+
+    def __init__(self, n_runs: int, console: Console) -> None:
+        self._bars = Progress(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(bar_width=None),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[text]}", markup=False),
+            console=console,
+            expand=True,
+            disable=not (console.is_terminal or console.is_jupyter),
+        )
+        self._n_runs, self._n_finished, self._n_finished_before = n_runs, 0, 0
         self._name, self._total, self._validation_text = "", 1, ""
+        self._tasks: dict[str, TaskID] = {}
+        # Counts runs, including the part that is done of this one, so the time left is known from the start.
+        self._all_runs = self._bars.add_task("all runs", total=n_runs, text="") if n_runs > 1 else None
+        self._last_refresh = 0.0
         self._messages: set[str] = set()
         self._tenths: dict[str, int] = {}
 
     def __enter__(self) -> Self:
+        self._bars.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        pass
+        self._bars.stop()
 
     def of_run(self, name: str) -> Self:
         """Show the events that follow under the name of the run that is trained next."""
@@ -145,9 +159,11 @@ class LogDisplay(RunCallback):
         from swad.testbed.training.recipes import averaging_plan
 
         self._total, self._tenths[self._name] = total, step * 10 // total
+        self._tasks[self._name] = self._bars.add_task(self._name, total=total, completed=step, text="")
         trunk = config.branch_from
         begins = "resumes" if trunk is None or step != averaging_plan(config).late else f"branches from {trunk}"
-        self._print(f"{self._name}: {begins} after step {step} of {total}" if step else f"{self._name}: {total} steps")
+        if self._bars.disable:
+            self._print(f"{self._name}: " + (f"{begins} after step {step} of {total}" if step else f"{total} steps"))
 
     def on_log(self, message: str) -> None:
         """Show a message; what several runs report is shown once."""
@@ -156,9 +172,23 @@ class LogDisplay(RunCallback):
             self._print(message)
 
     def on_progress(self, description: str, done: int, total: int | None) -> None:
-        """Show work that precedes the first step, such as decoding images: one line per tenth."""
-        if self._is_next_tenth(description, done, total or 0):
-            self._print(f"{description}: {done:,} of {total:,}")
+        """Show work that precedes the first step, such as decoding images."""
+        if self._bars.disable:
+            if self._is_next_tenth(description, done, total or 0):
+                self._print(f"{description}: {done:,} of {total:,}")
+            return
+        if description not in self._tasks:
+            self._tasks[description] = self._bars.add_task(description, total=total, text="")
+        self._bars.update(self._tasks[description], completed=done, total=total)
+        if done == total:
+            self._bars.remove_task(self._tasks.pop(description))
+
+    def on_step(self, step: int, loss: Tensor) -> None:
+        """Read the loss and advance the bars, a few times per second."""
+        now = time.monotonic()
+        if not self._bars.disable and now - self._last_refresh >= REFRESH_SECONDS:
+            self._last_refresh = now
+            self._advance(step, f"loss {float(loss):.3f}  {self._validation_text}")
 
     def on_evaluation(
         self,
@@ -175,15 +205,31 @@ class LogDisplay(RunCallback):
             statuses.values(), key=lambda one: (one.threshold is not None, one.phase == "searching"), default=None
         )
         self._validation_text = f"val {mean_loss:.3f}" + (f"  {status.phase}" if status else "")
-        self._show_evaluation(step, f"loss {train_loss:.3f}  {self._validation_text}", status.reason if status else "")
+        text = f"loss {train_loss:.3f}  {self._validation_text}"
+        self._advance(step, text)
+        if self._bars.disable and self._is_next_tenth(self._name, step, self._total):
+            self._print(f"{self._name}: step {step}/{self._total}  {text}: {status.reason if status else ''}")
+
+    def on_stage(self, description: str) -> None:
+        """Show the work after the last step."""
+        self._bars.update(self._tasks[self._name], completed=self._total, text=description)
 
     def on_end(self, result: RunResult) -> None:
         """Show the accuracy of every average: on the target, or without one on the validation splits."""
         has_target = bool(result.config.targets)
         accuracy = result.target_accuracy if has_target else result.source_accuracy
         accuracies = "  ".join(f"{name} {100 * accuracy(name):.1f}" for name in result.scores)
+        text = f"{'target' if has_target else 'validation'} accuracy: {accuracies}"
         self._n_finished += 1
-        self._show_end(f"{'target' if has_target else 'validation'} accuracy: {accuracies}")
+        if self._name in self._tasks:
+            self._bars.remove_task(self._tasks.pop(self._name))
+        else:  # it was finished before: it must not count as fast work
+            self._n_finished_before += 1
+        self._advance_all(0.0)
+        if self._bars.disable:
+            self._print(f"{self._name}: finished ({self._n_finished} of {self._n_runs}), {text}")
+        else:
+            self._bars.console.print(Text.assemble((self._name, "bold"), f" {text}"))
 
     def _is_next_tenth(self, name: str, done: int, total: int) -> bool:
         tenth = done * 10 // total if total else 0
@@ -191,87 +237,18 @@ class LogDisplay(RunCallback):
         self._tenths[name] = max(tenth, self._tenths.get(name, 0))
         return is_next
 
-    def _show_evaluation(self, step: int, text: str, reason: str) -> None:
-        if self._is_next_tenth(self._name, step, self._total):
-            self._print(f"{self._name}: step {step}/{self._total}  {text}: {reason}")
-
-    def _show_end(self, text: str) -> None:
-        self._print(f"{self._name}: finished ({self._n_finished} of {self._n_runs}), {text}")
-
-    def _print(self, text: str) -> None:
-        print(text, flush=True)
-
-
-class BarDisplay(LogDisplay):
-    """Draws a bar for the run that is trained and one for all runs."""
-
-    def __init__(self, n_runs: int, console: Console) -> None:
-        super().__init__(n_runs)
-        self._bars = Progress(
-            TextColumn("{task.description}", markup=False),
-            BarColumn(bar_width=None),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TimeRemainingColumn(),
-            TextColumn("{task.fields[text]}", markup=False),
-            console=console,
-            expand=True,
-        )
-        self._tasks: dict[str, TaskID] = {}
-        # Counts runs, including the part that is done of this one, so the time left is known from the start.
-        self._all_runs = self._bars.add_task("all runs", total=n_runs, text="") if n_runs > 1 else None
-        self._last_refresh = 0.0
-
-    def __enter__(self) -> Self:
-        self._bars.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._bars.stop()
-
-    def on_start(self, config: ResolvedConfig, total: int, step: int) -> None:
-        """Training starts, resumes, or branches."""
-        self._total = total
-        self._tasks[self._name] = self._bars.add_task(self._name, total=total, completed=step, text="")
-
-    def on_progress(self, description: str, done: int, total: int | None) -> None:
-        """Show work that precedes the first step."""
-        if description not in self._tasks:
-            self._tasks[description] = self._bars.add_task(description, total=total, text="")
-        self._bars.update(self._tasks[description], completed=done, total=total)
-        if done == total:
-            self._bars.remove_task(self._tasks.pop(description))
-
-    def on_step(self, step: int, loss: Tensor) -> None:
-        """Read the loss and advance the bars, a few times per second."""
-        now = time.monotonic()
-        if now - self._last_refresh >= REFRESH_SECONDS:
-            self._last_refresh = now
-            self._show_evaluation(step, f"loss {float(loss):.3f}  {self._validation_text}", "")
-
-    def on_stage(self, description: str) -> None:
-        """Show the work after the last step."""
-        self._bars.update(self._tasks[self._name], completed=self._total, text=description)
-
-    def _show_evaluation(self, step: int, text: str, reason: str) -> None:
+    def _advance(self, step: int, text: str) -> None:
         self._bars.update(self._tasks[self._name], completed=step, text=text)
         self._advance_all(step / self._total)
 
     def _advance_all(self, part: float) -> None:
         if self._all_runs is not None:
-            self._bars.update(self._all_runs, completed=self._n_finished + part)
-
-    def _show_end(self, text: str) -> None:
-        """One line replaces the bar of the run."""
-        was_trained = self._name in self._tasks
-        if was_trained:
-            self._bars.remove_task(self._tasks.pop(self._name))
-        self._bars.console.print(Text.assemble((self._name, "bold"), f" {text}"))
-        if not was_trained:  # it was finished before: it must not count as fast work
-            self._n_finished, self._n_runs = self._n_finished - 1, self._n_runs - 1
-            if self._all_runs is not None:
-                self._bars.update(self._all_runs, total=self._n_runs)
-        self._advance_all(0.0)
+            before = self._n_finished_before
+            done = self._n_finished - before + part
+            self._bars.update(self._all_runs, completed=done, total=self._n_runs - before)
 
     def _print(self, text: str) -> None:
-        self._bars.console.print(text, markup=False, highlight=False)
+        if self._bars.disable:
+            print(text, flush=True)
+        else:
+            self._bars.console.print(text, markup=False, highlight=False)

@@ -228,7 +228,7 @@ def _machine_problems(config: RunConfig) -> list[str]:
     threads = config.threads
     if type(threads) is int and threads > MAX_THREADS:
         problems.append(f"threads must be at most {MAX_THREADS}, got {threads}: use at most one per core")
-    problems += name_problems(config.log)
+    problems += name_problems(config.log) if config.log else []
     problem = device_problem(config.device)
     return [*problems, problem] if problem else problems
 

@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import cache, lru_cache
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -32,53 +32,13 @@ def training_images(config: RunConfig) -> tuple[int, ...]:
     if benchmark.counts and config.check_counts:
         counts = [count for name, count in benchmark.counts.items() if name not in config.targets]
         return tuple(n_train(count, three_way=config.three_way) for count in counts)
-    return _count_training_images(_key(config), config.targets, config.trial, config.three_way)
+    sources = hold_out(_list_images(config), config.targets, trial=config.trial, three_way=config.three_way).sources
+    return tuple(len(part) for part in sources.train)
 
 
 def count_images(config: RunConfig) -> int:
     """Return the number of images of the dataset of a run."""
-    return _count_images(_key(config))
-
-
-def load_data(config: RunConfig, counted: bool) -> Dataset:
-    """Load the dataset of a run; if its images were just `counted`, they are not listed again."""
-    if not counted:  # what is kept may be of an earlier run, and files may have changed since
-        _load.cache_clear()
-    try:
-        return _load(_key(config))
-    finally:
-        _load.cache_clear()  # counting and training are one use each; labels of a large dataset take memory
-
-
-def forget_images() -> None:
-    """Count images again: in a notebook, some may have been added or removed since the last training."""
-    _count_training_images.cache_clear()
-    _count_images.cache_clear()
-    _load.cache_clear()
-
-
-@cache
-def _count_training_images(
-    key: tuple[Any, ...], targets: tuple[str, ...], trial: int, three_way: bool
-) -> tuple[int, ...]:
-    sources = hold_out(_load(key), targets, trial=trial, three_way=three_way).sources
-    return tuple(len(part) for part in sources.train)
-
-
-@cache
-def _count_images(key: tuple[Any, ...]) -> int:
-    return sum(map(len, _load(key).domains))
-
-
-def _key(config: RunConfig) -> tuple[Any, ...]:
-    options = json.dumps(config.dataset_options, sort_keys=True)
-    return (benchmarks.get(config.dataset).name, config.data_dir, config.check_counts, options)
-
-
-@lru_cache(1)
-def _load(key: tuple[Any, ...]) -> Dataset:
-    dataset, folder, check_counts, options = key
-    return benchmarks.load(dataset, folder, check_counts=check_counts, **json.loads(options))
+    return sum(map(len, _list_images(config).domains))
 
 
 def load_dataset(config: ResolvedConfig, data_dir: Path | None = None, *, counted: bool = False) -> Dataset:
@@ -89,8 +49,26 @@ def load_dataset(config: ResolvedConfig, data_dir: Path | None = None, *, counte
         data_dir: Where the dataset is now, if it moved since training.
         counted: Whether `resolve` has just counted the images of this run, so that they need not be listed again.
     """
-    dataset = load_data(config if data_dir is None else config.replace(data_dir=data_dir), counted)
+    if not counted:  # what is kept may be of an earlier run, and files may have changed since
+        forget_images()
+    dataset = _list_images(config if data_dir is None else config.replace(data_dir=data_dir))
+    forget_images()  # counting and training are one use each; labels of a large dataset take memory
     return replace(dataset, image_spec=image_spec(config, dataset.image_spec))
+
+
+def forget_images() -> None:
+    """List images again: in a notebook, some may have been added or removed since the last training."""
+    _load.cache_clear()
+
+
+def _list_images(config: RunConfig) -> Dataset:
+    options = json.dumps(config.dataset_options, sort_keys=True)
+    return _load(benchmarks.get(config.dataset).name, config.data_dir, config.check_counts, options)
+
+
+@lru_cache(1)
+def _load(dataset: str, folder: Path | None, check_counts: bool, options: str) -> Dataset:
+    return benchmarks.load(dataset, folder, check_counts=check_counts, **json.loads(options))
 
 
 def image_spec(config: ResolvedConfig, spec: ImageSpec) -> ImageSpec:

@@ -335,7 +335,9 @@ class Evaluator:
         }
 
     def _others(self, score: Score) -> dict[str, float]:
-        return {} if score.outputs is None else compute(self._metrics, score.outputs, self._sources.classes)
+        if not self._metrics or score.outputs is None:
+            return {}
+        return compute(self._metrics, score.outputs, self._sources.classes)
 
     def _evaluate(self, model: nn.Module, loaders: Mapping[str, EvalLoader], n_outputs: int) -> dict[str, Score]:
         return evaluate_splits(model, loaders, self._dist, self._autocast, n_outputs)

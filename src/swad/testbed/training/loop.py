@@ -41,7 +41,6 @@ from swad.testbed.training.distributed import Dist, in_main_process, process_gro
 from swad.testbed.training.errors import explain
 from swad.testbed.training.evaluation import Evaluator, Values, value_records
 from swad.testbed.training.export import cpu_weights
-from swad.testbed.training.interrupts import StopRequest, catch_interrupts
 from swad.testbed.training.numerics import torch_settings
 from swad.testbed.training.output import RunOutput, report, too_few_evaluations
 from swad.testbed.training.recipes import reads_cache, recipe_of
@@ -59,9 +58,9 @@ from swad.testbed.training.run_dir import (
     remove_checkpoint,
 )
 from swad.testbed.training.state import TrainingState
-from swad.util import signals
 from swad.util.images import DataError
 from swad.util.names import choice_problem, listed, snapshot_name
+from swad.util.signals import Interrupted, StopRequest, catch_interrupts
 from swad.util.statistics import mean
 
 __all__ = ["ConfigError", "RunCallback", "RunConfig", "RunError", "RunInterrupted", "RunResult", "train"]
@@ -70,7 +69,7 @@ CHECKPOINT_SECONDS = 60.0
 """Least time between two checkpoints, unless the config gives a number of steps."""
 
 
-class RunInterrupted(signals.Interrupted):
+class RunInterrupted(Interrupted):
     """The run was interrupted and can be resumed."""
 
     def __init__(self, run_dir: Path, step: int) -> None:
@@ -219,10 +218,7 @@ class _Run:
 
     def _build(self) -> None:
         self.training = TrainingState(self.config, self.sources, self.dist, self.cache, self.output.log)
-        if self.checkpoint is None:  # earlier versions began such runs, and they can be finished
-            networks.require_whole_patches(
-                self.training.predictor, str(self.config.network), self.sources.image_spec.size
-            )
+        networks.require_whole_patches(self.training.predictor, self.config.network, self.sources.image_spec.size)
         self.evaluator = Evaluator(self.training, self.output.log)
         for text in too_few_evaluations(self.config, self.training):
             self.output.log(text)

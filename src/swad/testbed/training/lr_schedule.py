@@ -14,15 +14,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from swad.util.names import choice_problem
 from swad.util.options import Bounds
 from swad.util.options import parse as parse_value
-
-if TYPE_CHECKING:
-    import torch
-    from torch.optim.lr_scheduler import LambdaLR
 
 SCHEDULES: Mapping[str, Mapping[str, float]] = {
     "constant": {},
@@ -135,7 +130,15 @@ def cycle_steps(steps: int) -> int:
 
 @dataclass
 class Cycle:
-    """The rate falls linearly from its value to `low` times it in every cycle of updates, after update `start`."""
+    """The rate falls linearly from its value to `low` times it in every cycle of updates, after update `start`.
+
+    Izmailov et al. (2018): lr(i) = (1 - t) lr + t low lr with t = ((i - 1) mod cycle + 1) / cycle, so that an SWA whose
+    interval is the cycle takes the weights at the lowest rate. The SWAD paper uses a cycle of 2 % of training and gives
+    no bounds; 1/20 is our choice.
+
+    >>> [round(Cycle(cycle=4, low=0.2, start=1)(step), 3) for step in range(6)]
+    [1.0, 0.8, 0.6, 0.4, 0.2, 0.8]
+    """
 
     cycle: int
     low: float
@@ -151,7 +154,7 @@ class Cycle:
 class WarmupDecay:
     """The factor of the learning rate in a training from scratch: a linear warm-up, then a polynomial decay to `low`.
 
-    The rate stays at `low` after the last update of the decay; with `cycle` it continues in cycles of `cyclic_lr`.
+    The rate stays at `low` after the last update of the decay; with `cycle` it continues in the cycles of `Cycle`.
 
     >>> decay = WarmupDecay(warmup=2, end=6, low=0.0)
     >>> [decay(step) for step in range(8)]
@@ -181,35 +184,3 @@ class WarmupDecay:
             left = 1 - (step - self.warmup) / (self.end - self.warmup)
             return self.low + (1 - self.low) * math.pow(left, self.power)
         return self.low if self.cycle is None else self.low * Cycle(self.cycle, LOWEST, self.end)(step)
-
-
-def cyclic_lr(optimizer: torch.optim.Optimizer, cycle: int, low: float = LOWEST, start: int = 0) -> LambdaLR:
-    """Lower the learning rate linearly to `low` times its value in every cycle of updates.
-
-    Izmailov et al. (2018): lr(i) = (1 - t) lr + t low lr with t = ((i - 1) mod cycle + 1) / cycle, so that an SWA whose
-    interval is the cycle takes the weights at the lowest rate. Call `.step()` after every update. The SWAD paper uses a
-    cycle of 2 % of training and gives no bounds; 1/20 is our choice.
-
-    >>> import torch
-    >>> optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
-    >>> scheduler = cyclic_lr(optimizer, cycle=4, low=0.2)
-    >>> rates = []
-    >>> for _ in range(5):
-    ...     rates.append(round(optimizer.param_groups[0]["lr"], 3))
-    ...     optimizer.step()
-    ...     scheduler.step()
-    >>> rates
-    [0.8, 0.6, 0.4, 0.2, 0.8]
-
-    Args:
-        optimizer: The optimizer, with the highest learning rate set.
-        cycle: Updates in a cycle.
-        low: The lowest learning rate, as a share of the highest.
-        start: Updates before the first cycle.
-    """
-    if cycle < 1 or start < 0 or not 0 <= low <= 1:
-        raise ValueError(f"a cycle needs cycle >= 1, start >= 0, 0 <= low <= 1; got {cycle=}, {start=}, {low=}")
-    # Imported here because it needs torch, which a schedule's name does not.
-    from torch.optim.lr_scheduler import LambdaLR
-
-    return LambdaLR(optimizer, Cycle(cycle, low, start))

@@ -31,7 +31,7 @@ def compute(names: Sequence[str], outputs: Outputs, classes: Sequence[str]) -> d
         outputs: The outputs for the images.
         classes: Names of the classes.
     """
-    if not names or not len(outputs.labels):
+    if not len(outputs.labels):
         return {}
     with require_extra("a metric beside accuracy", "metrics"), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that a class has no images; its value is left out

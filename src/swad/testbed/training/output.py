@@ -11,6 +11,7 @@ import platform
 import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -21,20 +22,20 @@ from swad.averaging.spans import Status
 from swad.gpu.cuda_graph import to_device
 from swad.tensors.batch_norms import running_statistics
 from swad.testbed.algorithms.base import Algorithm
+from swad.testbed.data.domains import FileDomain
 from swad.testbed.data.loaders import Loader
-from swad.testbed.data.splits import Sources, Target
+from swad.testbed.data.splits import DomainSplit, Sources, Target
 from swad.testbed.results.metrics import get_metric
-from swad.testbed.results.predictions import PREDICTIONS, write_predictions
+from swad.testbed.results.predictions import MAX_CLASSES, PREDICTIONS, Array, Part, write_predictions
 from swad.testbed.results.records import Record
 from swad.testbed.results.run_data import RunData
 from swad.testbed.results.trackers.tracking import Tracking
 from swad.testbed.training.callback import RunCallback
 from swad.testbed.training.config import ResolvedConfig
 from swad.testbed.training.distributed import Dist
-from swad.testbed.training.evaluation import Evaluator, Values, value_records
+from swad.testbed.training.evaluation import Evaluator, Score, Values, value_records
 from swad.testbed.training.export import cpu_weights, model_card, save_weights
 from swad.testbed.training.numerics import autocast
-from swad.testbed.training.predictions import Predictions
 from swad.testbed.training.run_dir import WEIGHTS, RunDir, RunResult, disk_errors
 from swad.testbed.training.state import TrainingState
 from swad.util.names import snapshot_name
@@ -53,6 +54,7 @@ class RunOutput:
 
     def __init__(self, config: ResolvedConfig, run_dir: RunDir | None, callback: RunCallback) -> None:
         self._config, self._run_dir, self._callback = config, run_dir, callback
+        self._tracking: Tracking | None = None
         self.messages: list[str] = []
         if run_dir is not None:
             run_dir.warn_with(lambda text: self.log(f"warning: {text}"))
@@ -63,11 +65,11 @@ class RunOutput:
             self.messages.append(text)
             self._callback.on_log(text)
 
-    def start_tracking(self) -> Tracking:
-        """Start the trackers in the main process, and send them the records up to the checkpoint."""
+    def start_tracking(self) -> AbstractContextManager[object]:
+        """Start the requested trackers in the main process, and send them the records up to the checkpoint."""
         config = self._config
-        settings = {name: value for section in config.to_dict().values() for name, value in section.items()}
-        names = config.log if self._run_dir is not None else ()
+        if self._run_dir is None or not config.log:
+            return nullcontext()
 
         def warn(name: str, reason: str) -> None:
             self.log(
@@ -75,14 +77,16 @@ class RunOutput:
                 f"`swad log {config.output} --to {name}` sends the records later"
             )
 
+        settings = {name: value for section in config.to_dict().values() for name, value in section.items()}
         run = RunData(config.output, settings, (), finished=False)
-        self._tracking = Tracking(run, names, self.records() if names else (), warn=warn, log=self.log)
+        self._tracking = Tracking(run, config.log, self.records(), warn=warn, log=self.log)
         return self._tracking
 
     def append(self, records: Sequence[Record]) -> None:
         """Append records to those of the run, and send them to the trackers."""
         if self._run_dir is not None:
             self._run_dir.append(*records)
+        if self._tracking is not None:
             self._tracking.log(records)
 
     def records(self) -> list[Record]:
@@ -188,6 +192,37 @@ def report(
         versions={"swad": __version__, "torch": torch.__version__, "python": platform.python_version()},
         notes=(f"engine {engine}, {pipeline} input pipeline, {precision}", *output.messages),
     )
+
+
+class Predictions:
+    """The images of the final evaluation, and what each of the reported weights predicts for them."""
+
+    def __init__(self, sources: Sources, target: Target) -> None:
+        self.parts: Sequence[Part] = [
+            _part(split, part)
+            for split, parts in (
+                ("in", target.train),
+                ("out", (*target.val, *sources.val)),
+                ("test", (*target.test, *sources.test)),
+            )
+            for part in parts
+        ]
+        self.outputs: dict[str, tuple[Array, Array]] = {}
+
+    def add(self, weights: str, scores: Mapping[str, Mapping[str, Score]]) -> None:
+        """Keep the outputs in the scores of weights."""
+        kept = [outputs for part in self.parts if (outputs := scores[part.domain][part.split].outputs) is not None]
+        predictions, probabilities = (torch.cat(each) for each in list(zip(*kept, strict=True))[1:])
+        if probabilities.shape[1] > MAX_CLASSES:
+            probabilities = probabilities.amax(1)
+        self.outputs[weights] = predictions.cpu().numpy(), probabilities.cpu().numpy()
+
+
+def _part(split: str, part: DomainSplit) -> Part:
+    domain, labels = part.domain, part.labels
+    if not isinstance(domain, FileDomain):
+        return Part(part.name, split, part.keys, labels)
+    return Part(part.name, split, part.keys, labels, [domain.files[i] for i in part.keys], str(domain.root.resolve()))
 
 
 def _final_weights(training: TrainingState) -> Iterator[tuple[str, str, dict[str, Tensor]]]:

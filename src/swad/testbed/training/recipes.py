@@ -19,7 +19,7 @@ from swad.testbed.averages import registry
 from swad.testbed.data import benchmarks
 from swad.testbed.training import lr_schedule
 from swad.testbed.training.config import SETTINGS, ConfigError, ResolvedConfig, RunConfig
-from swad.util.cpu import available_cores
+from swad.util.processes import available_cores
 
 if TYPE_CHECKING:
     from swad.testbed.algorithms.base import Algorithm

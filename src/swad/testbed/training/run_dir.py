@@ -345,8 +345,6 @@ class RunDir:
         _require_same_settings(config)
         for name in ("", *_FOLDERS):
             remove_partial_files(self.path / name)
-        for leftover in (self.path / WEIGHTS).glob(".tmp??????"):  # of safetensors, beside a file of an earlier version
-            leftover.unlink(missing_ok=True)
         (self.path / PREDICTIONS).unlink(missing_ok=True)  # of an attempt that could not write its result
         state = self.resumed = read_start(config)
         branches = state is not None and "is_branch" in state

@@ -264,10 +264,7 @@ class TrainingState:
             self.group.load_state_dict(state["averages"])
         self.step, self.loss_count = state["step"], state["loss_count"]
         self.loss_sum.copy_(state["loss_sum"])
-        best = {
-            "score" if name == "accuracy" else name: value for name, value in state["best"].items()
-        }  # its name in earlier versions
-        self.best, self.clock = BestWeights(**best), Clock(**state["clock"])
+        self.best, self.clock = BestWeights(**state["best"]), Clock(**state["clock"])
         self.recorded = dict(state["recorded"])
 
 

@@ -11,7 +11,7 @@ from swad.testbed.workers.claims import Claims
 from swad.testbed.workers.local import train_locally, visible_gpus
 from swad.testbed.workers.run_queue import Runs
 from swad.testbed.workers.work import work
-from swad.util.cpu import available_cores
+from swad.util.processes import available_cores
 from swad.util.signals import Interrupted, handle_signals, interrupt_once
 
 

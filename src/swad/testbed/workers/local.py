@@ -28,7 +28,7 @@ from swad.testbed.workers.work import (
     refresh,
     work,
 )
-from swad.util.cpu import available_cores
+from swad.util.processes import available_cores
 from swad.util.signals import Interrupted, handle_signals, interrupt_once
 
 PROCESSES = multiprocessing.get_context("spawn")

@@ -2,7 +2,7 @@
 
 import os
 
-from swad.util.cpu import available_cores
+from swad.util.processes import available_cores
 
 
 def test_cores_are_those_this_process_may_use(monkeypatch):

@@ -8,8 +8,8 @@ from helpers.tiny_runs import copied
 from swad.flatness import image_losses, line
 from swad.testbed.measure import engine
 from swad.testbed.measure.saved_run import open_run
-from swad.testbed.paper import robust_line
-from swad.testbed.paper.robust_line import WorstOnLine, measured_line
+from swad.testbed.paper import figure1
+from swad.testbed.paper.figure1 import WorstOnLine, measured_line
 
 
 @pytest.mark.slow
@@ -31,6 +31,6 @@ def test_the_line_passes_through_both_weights_and_is_measured_once(tiny_run, tmp
     assert all(a <= b <= c for a, b, c in zip(measured.losses, small, large, strict=True))
     assert any(a < b < c for a, b, c in zip(measured.losses, small, large, strict=True))
     assert progress[-1][1:] == (5 * engine.PARTS, 5 * engine.PARTS)
-    monkeypatch.setattr(robust_line, "worst_case", lambda *_: pytest.fail("all points are stored"))
+    monkeypatch.setattr(figure1, "worst_case", lambda *_: pytest.fail("all points are stored"))
     engine.measure([job])
     assert measured_line(job) == measured
