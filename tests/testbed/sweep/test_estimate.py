@@ -95,11 +95,11 @@ def test_a_step_is_measured_with_the_threads_of_a_run(monkeypatch, options, thre
     def stop(config, device):
         raise Measured(config.threads)
 
-    monkeypatch.setattr(module, "threads_per_run", lambda slots: 7)
+    monkeypatch.setattr(module, "threads_per_process", lambda processes: 7)
     monkeypatch.setattr(module, "torch_settings", stop)
     plan = expand(SweepSpec(targets=("paper",), trials=(0,), options=options), "sweep")
     with pytest.raises(Measured, match=str(threads)):
-        estimate(plan, ["digits"], "cpu", slots=2)
+        estimate(plan, ["digits"], "cpu", processes=2)
 
 
 @pytest.mark.slow

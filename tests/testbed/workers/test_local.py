@@ -20,6 +20,7 @@ from helpers.worker_runs import (
     ended,
     has_checkpoint,
     in_thread,
+    is_gone,
     process_of,
     require_plain,
     train_and_die,
@@ -42,13 +43,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.distributed]
 
 OPTIONS = {"steps": 24, "evaluate_every": 4, "checkpoint_every": 4, "hyperparameters": {"batch_size": 8, "lr": 0.08}}
 SPEC = SweepSpec(datasets=("digits",), targets=("paper", "board"), trials=(0, 1), averages=("swad",), options=OPTIONS)
-
-
-def is_gone(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except OSError:
-        return True
 
 
 def make_sweep(folder: Path, spec: SweepSpec = SPEC) -> tuple[SweepDir, list[RunConfig]]:
@@ -164,7 +158,7 @@ def test_a_search_is_followed_by_its_choice(tmp_path):
 
 
 def test_workers_that_cannot_start(tmp_path, monkeypatch):
-    monkeypatch.setattr(local, "visible_gpus", lambda: [5])  # not text: the first line of a worker fails
+    monkeypatch.setattr(local, "visible_gpus", lambda: ["\0"])  # the first line of a worker fails
     with pytest.raises(local.WorkerError, match="ended before any run did"):
         local.train_locally(partial(tuple, configs(tmp_path, 1)), Claims(tmp_path / "claims"), 1)
 
@@ -188,6 +182,16 @@ def test_gpus_are_named_as_the_environment_names_them(monkeypatch):
     assert local.visible_gpus() == ["3", "GPU-1"]
     assert local.count_jobs("auto", 3) == 6
     assert local.count_jobs("cuda:0", 3) == local.available_cores()
+
+
+def test_a_worker_has_a_gpu_for_each_process(monkeypatch):
+    monkeypatch.setattr(local, "visible_gpus", lambda: ["0", "1", "GPU-7", "3", "4"])
+    assert local.gpus_of_workers("auto", 2) == ["0,1", "GPU-7,3"]
+    assert local.count_jobs("cuda", 1, 2) == 2
+    assert local.gpus_of_workers("cpu", 2) == []
+    assert local.count_jobs("cpu", 1, 10**6) == 1
+    with pytest.raises(local.WorkerError, match="a run in 6 processes needs 6 GPUs, and this machine has 5"):
+        local.gpus_of_workers("cuda", 6)
 
 
 def test_a_script_without_a_guard_reads_what_to_write(tmp_path):

@@ -20,7 +20,7 @@ from swad.testbed.workers.train_all import train_all
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="no affinity on this system")
 def test_threads_are_shared_by_the_runs(monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {3, 5, 7})
-    assert [local.threads_per_run(n) for n in (1, 2, 3, 8)] == [3, 1, 1, 1]
+    assert [local.threads_per_process(n) for n in (1, 2, 3, 8)] == [3, 1, 1, 1]
 
 
 def test_processes_join_once_for_all_runs(monkeypatch, tmp_path):

@@ -36,7 +36,7 @@ from swad.testbed.training.numerics import torch_settings
 from swad.testbed.training.recipes import images_per_step, recipe_of
 from swad.testbed.training.resolve import resolve
 from swad.testbed.training.state import TrainingState
-from swad.testbed.workers.local import threads_per_run
+from swad.testbed.workers.local import threads_per_process
 from swad.util.progress import Progress, duration
 
 SAMPLE = 64
@@ -82,7 +82,11 @@ class GroupEstimate:
 
 
 def estimate(
-    plan: SweepPlan, at_hand: Collection[str], device: str, slots: int | None = None, progress: Progress | None = None
+    plan: SweepPlan,
+    at_hand: Collection[str],
+    device: str,
+    processes: int | None = None,
+    progress: Progress | None = None,
 ) -> list[GroupEstimate]:
     """Estimate the cost of a plan by dataset and algorithm.
 
@@ -90,7 +94,7 @@ def estimate(
         plan: The runs.
         at_hand: Names in the plan of the datasets that can be read.
         device: Device to measure on.
-        slots: Runs that train at a time and share the CPU cores, if it is known.
+        processes: Processes that train at a time and share the CPU cores, if it is known.
         progress: Called before every measurement.
     """
     groups = plan.groups
@@ -99,7 +103,7 @@ def estimate(
     for number, name in enumerate(measured):
         if progress:
             progress("measuring a step of each workload", number, len(measured))
-        speeds[name] = measure(groups[name][0].config.replace(device=device), slots)
+        speeds[name] = measure(groups[name][0].config.replace(device=device), processes)
     if progress and measured:
         progress("measuring a step of each workload", len(measured), len(measured))
     counts = plan.counts
@@ -140,7 +144,7 @@ def _kind(dataset: str) -> object:
 # -- measuring ----------------------------------------------------------------------------------------------------
 
 
-def measure(config: RunConfig, slots: int | None) -> Speed:
+def measure(config: RunConfig, processes: int | None) -> Speed:
     """Train a few steps and evaluate once, on a sample of the images and with random weights; write nothing."""
     # Random weights last: the defaults that depend on the weights are those of the run.
     resolved = resolve(config.replace(keep_segments=False, check_counts=False))
@@ -148,8 +152,8 @@ def measure(config: RunConfig, slots: int | None) -> Speed:
     if resolved.engine == "auto":  # compiling would take longer than it is worth here
         resolved = replace(resolved, engine="graph" if resolved.device.startswith("cuda") else "eager")
     device = torch.device(resolved.device)
-    if slots and device.type == "cpu" and resolved.threads is None:
-        resolved = replace(resolved, threads=threads_per_run(slots))
+    if processes and device.type == "cpu" and resolved.threads is None:
+        resolved = replace(resolved, threads=threads_per_process(processes))
     batch = int(resolved.hyperparameters["batch_size"])
     low_res = benchmarks.get(resolved.dataset).image_spec.low_res
     if device.type == "cpu" and not low_res:
@@ -283,11 +287,18 @@ def _model_bytes(network: str, n_classes: int, channels: int, size: int) -> int 
     return int(sum(value.numel() * value.element_size() for value in model.state_dict().values()))
 
 
-def describe_costs(estimates: Sequence[GroupEstimate], slots: int | None) -> str:
-    """State the time and the disk space of all runs, as far as they are known."""
+def describe_costs(estimates: Sequence[GroupEstimate], slots: int | None, processes: int = 1) -> str:
+    """State the time and the disk space of all runs, as far as they are known.
+
+    Args:
+        estimates: The costs in one process.
+        slots: How many runs train at a time, if it is known.
+        processes: How many processes train a run together. What they send each other takes time too.
+    """
     seconds = sum(group.seconds or 0.0 for group in estimates)
     size = sum(group.bytes or 0 for group in estimates)
     complete = all(group.seconds is not None and group.bytes is not None for group in estimates)
     limit = "about" if complete else "at least"
-    at_a_time = f", {duration(seconds / slots)} with {slots} at a time" if slots else ""
-    return f"{limit} {duration(seconds)} of training{at_a_time}; {limit} {decimal(size)} on disk"
+    one, best, each = (" in one process", "at best ", f" in {processes} processes each") if processes > 1 else ("",) * 3
+    at_a_time = f", {best}{duration(seconds / slots / processes)} with {slots} at a time{each}" if slots else ""
+    return f"{limit} {duration(seconds)} of training{one}{at_a_time}; {limit} {decimal(size)} on disk"
