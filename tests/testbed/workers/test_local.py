@@ -55,6 +55,7 @@ def launch(folder: Path, runs: tuple[RunConfig, ...], jobs: int, train: Any = No
     local.train_locally(partial(tuple, runs), Claims(folder / "claims"), jobs, device="cpu", train=train)
 
 
+@pytest.mark.usefixtures("quick_workers")
 def test_a_killed_worker_is_replaced_and_records_are_bit_equal(tmp_path):
     runs = configs(tmp_path)
     thread, result = in_thread(lambda: launch(tmp_path, runs, 2, train_slowly))
@@ -69,6 +70,7 @@ def test_a_killed_worker_is_replaced_and_records_are_bit_equal(tmp_path):
     require_plain(runs, tmp_path)
 
 
+@pytest.mark.usefixtures("quick_workers")
 def test_a_run_that_kills_every_worker_fails_and_the_others_finish(tmp_path):
     runs = configs(tmp_path, 3)
     launch(tmp_path, runs, 1, train_and_die)
@@ -77,6 +79,7 @@ def test_a_run_that_kills_every_worker_fails_and_the_others_finish(tmp_path):
     assert "ended 3 times in a row" in read_failure(runs[1].output).error
 
 
+@pytest.mark.usefixtures("quick_workers")
 def test_a_failed_run_stops_nothing(tmp_path):
     runs = configs(tmp_path, 3)
     launch(tmp_path, runs, 1, train_or_fail)
@@ -115,8 +118,16 @@ def start_command(folder: Path, sweep: SweepDir) -> subprocess.Popen[str]:
     )
 
 
+@pytest.fixture(scope="module")
+def plain_runs(tmp_path_factory) -> dict[str, Path]:
+    """The runs of a sweep that nothing disturbs, by their keys."""
+    folder = tmp_path_factory.mktemp("plain")
+    _, runs = make_sweep(folder)
+    return {config.output.name: train(config.replace(output=folder / config.output.name)).run_dir for config in runs}
+
+
 @pytest.mark.parametrize("how", ["term", "ctrl-c", "kill"])
-def test_the_command_is_stopped_and_resumes(tmp_path, how: str):
+def test_the_command_is_stopped_and_resumes(tmp_path, plain_runs: dict[str, Path], how: str):
     sweep, runs = make_sweep(tmp_path)
     process = start_command(tmp_path, sweep)
     wait_until(lambda: sum(has_checkpoint(config) for config in runs) == 2)
@@ -134,7 +145,7 @@ def test_the_command_is_stopped_and_resumes(tmp_path, how: str):
     local.train_locally(sweep.configs, sweep.claims, 2, device="cpu")
     assert {ended(config) for config in runs} == {"done"}
     for config in runs:
-        require_same(train(config.replace(output=tmp_path / "plain" / config.output.name)).run_dir, config.output)
+        require_same(plain_runs[config.output.name], config.output)
 
 
 def test_two_commands_share_a_sweep_that_is_extended_meanwhile(tmp_path):
@@ -148,6 +159,7 @@ def test_two_commands_share_a_sweep_that_is_extended_meanwhile(tmp_path):
     assert [ended(config) for config in sweep.configs()] == ["done"] * 6
 
 
+@pytest.mark.usefixtures("quick_workers")
 def test_a_search_is_followed_by_its_choice(tmp_path):
     options = {"steps": 8, "evaluate_every": 4}
     grid = {"lr": (0.01, 0.08)}
@@ -157,12 +169,14 @@ def test_a_search_is_followed_by_its_choice(tmp_path):
     assert [ended(config) for config in sweep.configs()] == ["done"] * 6
 
 
+@pytest.mark.usefixtures("quick_workers")
 def test_workers_that_cannot_start(tmp_path, monkeypatch):
     monkeypatch.setattr(local, "visible_gpus", lambda: ["\0"])  # the first line of a worker fails
     with pytest.raises(local.WorkerError, match="ended before any run did"):
         local.train_locally(partial(tuple, configs(tmp_path, 1)), Claims(tmp_path / "claims"), 1)
 
 
+@pytest.mark.usefixtures("quick_workers")
 def test_workers_are_kept_and_see_one_gpu_each(tmp_path, monkeypatch):
     monkeypatch.setattr(local, "visible_gpus", lambda: ["5", "GPU-7"])
     runs = configs(tmp_path, 6, device="cpu")
