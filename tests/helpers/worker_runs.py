@@ -10,7 +10,6 @@ import errno
 import json
 import os
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -48,10 +47,9 @@ def configs(folder: Path, n: int = 3, **changes: Any) -> tuple[RunConfig, ...]:
     return tuple(short(folder / f"run-{i}", seed=i, **changes) for i in range(n))
 
 
-def start(folder: Path, n: int = 1, **settings: Any) -> subprocess.Popen[str]:
+def start(folder: Path, n: int = 1, **settings: Any) -> forked.Process:
     """Start a worker; see `main` for its settings."""
-    command = [sys.executable, "-m", "helpers.worker_runs", json.dumps({"folder": str(folder), "n": n, **settings})]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=with_helpers())
+    return forked.Process(["-m", "helpers.worker_runs", json.dumps({"folder": str(folder), "n": n, **settings})])
 
 
 def main(
