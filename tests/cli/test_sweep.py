@@ -111,14 +111,26 @@ def test_a_dry_run_counts_the_cost_of_unfinished_runs():
 @pytest.mark.slow
 def test_a_dry_run_measures_what_is_at_hand(tmp_path):
     arguments = ["--algorithm", "erm,coral", "--trial", "0,1", "--dataset", "digits,RotatedMNIST,PACS"]
-    printed = sweep(*arguments, "--dry-run", "-o", "s", "--jobs", "3")
+    printed = sweep(*arguments, "--dry-run", "-o", "s", "--jobs", "3", "--processes", "2")
     rows = {
         tuple(line.split()[:2]): line for line in printed.splitlines() if line.startswith(("digits", "Rot", "PACS"))
     }
     assert " s " in rows["digits", "erm"]
     assert rows["RotatedMNIST", "coral"].split()[2:4] == ["?", "?"]
     assert "?" in rows["PACS", "erm"]
-    assert "with 3 at a time" in printed
+    assert "of training in one process, at best" in printed
+    assert "with 3 at a time in 2 processes each" in printed
+    assert files(tmp_path) == []
+
+
+@pytest.mark.parametrize("options", [(), ("--dry-run",)])
+def test_runs_that_need_fewer_processes_are_refused(tmp_path, options):
+    with pytest.raises(ConfigError) as error:
+        sweep("--grid", "batch_size=9,8", "--keep-segments", "--processes", "2", "-o", "s", *options)
+    assert list(error.value.problems) == [
+        "keep_segments needs a single process, got 2: turn it off or use one",
+        "batch_size must be a multiple of the 2 processes, got 9: change one of them",
+    ]
     assert files(tmp_path) == []
 
 

@@ -19,7 +19,7 @@ from swad.testbed.training.config import SECTIONS, SETTINGS, ConfigError, RunCon
 def configs(*arguments: str, monkeypatch: pytest.MonkeyPatch) -> list[RunConfig]:
     """The runs that a command line asks for."""
     trained: list[RunConfig] = []
-    monkeypatch.setattr("swad.testbed.workers.train_all.train_all", lambda configs, jobs: trained.extend(configs))
+    monkeypatch.setattr("swad.testbed.workers.train_all.train_all", lambda configs, *how: trained.extend(configs))
     monkeypatch.setattr("swad.cli.report.report_trained", lambda *arguments: None)
     typer.main.get_command(cli.app)(["train", *arguments], standalone_mode=False)
     return trained
@@ -27,7 +27,7 @@ def configs(*arguments: str, monkeypatch: pytest.MonkeyPatch) -> list[RunConfig]
 
 def test_every_setting_has_an_option():
     parameters = {option.name for option in typer.main.get_command(cli.app).commands["train"].params}
-    assert parameters - {"output", "jobs", "no_resume", "hyperparameters_from"} == set(SETTINGS) - set(
+    assert parameters - {"output", "jobs", "processes", "no_resume", "hyperparameters_from"} == set(SETTINGS) - set(
         command.PYTHON_ONLY
     )
 

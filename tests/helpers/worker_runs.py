@@ -10,7 +10,6 @@ import errno
 import json
 import os
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -18,13 +17,17 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
+from helpers import few_digits, forked
 from helpers.commands import environment
 from helpers.runs import require_same, short
+from swad.testbed.data.benchmarks import digits
 from swad.testbed.results.records import DONE, LOCK
 from swad.testbed.training.config import RunConfig
 from swad.testbed.training.loop import train
-from swad.testbed.workers import claims
+from swad.testbed.training.state import TrainingState
+from swad.testbed.workers import claims, ranks
 from swad.testbed.workers.claims import Claims
 from swad.testbed.workers.work import work
 from swad.util import files, jsonl
@@ -44,10 +47,9 @@ def configs(folder: Path, n: int = 3, **changes: Any) -> tuple[RunConfig, ...]:
     return tuple(short(folder / f"run-{i}", seed=i, **changes) for i in range(n))
 
 
-def start(folder: Path, n: int = 1, **settings: Any) -> subprocess.Popen[str]:
+def start(folder: Path, n: int = 1, **settings: Any) -> forked.Process:
     """Start a worker; see `main` for its settings."""
-    command = [sys.executable, "-m", "helpers.worker_runs", json.dumps({"folder": str(folder), "n": n, **settings})]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=with_helpers())
+    return forked.Process(["-m", "helpers.worker_runs", json.dumps({"folder": str(folder), "n": n, **settings})])
 
 
 def main(
@@ -194,6 +196,66 @@ def train_or_fail(config: RunConfig) -> None:
     if config.seed == 1:
         raise ValueError("the disk is full")
     train(config)
+
+
+def train_as_rank(config: RunConfig) -> Any:
+    """Train on few digits as one of two ranks. The name of the run says what happens to it.
+
+    "disturbed": rank 0 gets SIGTERM at step 10, rank 1 SIGKILL at step 14, and rank 0 at step 18 while rank 1 hears
+    nothing of it, as in NCCL, once each. "fails": rank 1 fails at step 10. "hangs": the same, unheard by rank 0.
+    """
+    name, rank, train_step = config.output.name, int(os.environ["RANK"]), TrainingState.train_step
+
+    def disturbed(training: TrainingState, number: int, inputs: Any) -> Any:
+        once = config.output.with_suffix(f".{number}-{rank}")
+        if name == "disturbed" and number in (10, 14, 18) and not once.exists():
+            once.write_text(str(os.getpid()))
+            signum = {(10, 0): signal.SIGTERM, (14, 1): signal.SIGKILL, (18, 0): signal.SIGKILL}.get((number, rank))
+            if signum is not None:
+                os.kill(os.getpid(), signum)
+            elif number == 18:
+                time.sleep(600)
+        if number == 10 and name in ("fails", "hangs"):
+            if rank == 1:
+                raise ArithmeticError("no memory is left")
+            if name == "hangs":
+                ranks.GRACE_SECONDS = 0.1
+                time.sleep(600)
+        return train_step(training, number, inputs)
+
+    digits.render = few_digits.render
+    with mock.patch.object(TrainingState, "train_step", disturbed):
+        return train(config)
+
+
+class QuickRank:
+    """Rank 1, from the fork server."""
+
+    def __init__(self, share: ranks.Share) -> None:
+        self._process = forked.CONTEXT.Process(target=_run_share, args=(share,))
+        self._process.start()
+
+    def wait(self) -> int:
+        self._process.join()
+        return self._process.exitcode
+
+    def kill(self) -> None:
+        self._process.kill()
+
+
+def _run_share(share: ranks.Share) -> None:
+    sys.exit(share.run(1, 1))
+
+
+def start_quickly(share: ranks.Share) -> list[QuickRank]:
+    return [QuickRank(share)]
+
+
+def is_gone(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
 
 
 def ended(config: RunConfig) -> str:

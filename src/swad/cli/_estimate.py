@@ -49,8 +49,9 @@ def print_estimate(
     slots = launch.slots(device)
     at_hand = {name for name, _, _ in plan.counts} - missing.keys()
     with progress_report() as progress:
-        estimates = estimate(unfinished, at_hand, device, slots, progress)
-    _print_costs(estimates, slots, missing, "the other runs" if done else "all runs")
+        estimates = estimate(unfinished, at_hand, device, slots and slots * launch.processes, progress)
+    which = "the other runs" if done else "all runs"
+    _print_costs(estimates, missing, which, describe_costs(estimates, slots, launch.processes))
 
 
 def _counts_table(plan: SweepPlan) -> Table:
@@ -75,7 +76,7 @@ def _counts_table(plan: SweepPlan) -> Table:
     return table
 
 
-def _print_costs(estimates: Sequence[GroupEstimate], slots: int | None, missing: Mapping[str, str], which: str) -> None:
+def _print_costs(estimates: Sequence[GroupEstimate], missing: Mapping[str, str], which: str, costs: str) -> None:
     from rich.filesize import decimal
 
     console = make_console()
@@ -87,7 +88,7 @@ def _print_costs(estimates: Sequence[GroupEstimate], slots: int | None, missing:
         table.add_row(group.dataset, group.algorithm, per_run, total, size)
     console.print(table)
     if any(group.seconds is not None for group in estimates):
-        console.print(f"{which.capitalize()}: {describe_costs(estimates, slots)}.")
+        console.print(f"{which.capitalize()}: {costs}.")
     if missing:
         print(f"not found: {', '.join(missing)}; give the directory above them with --data", flush=True)
     print("Nothing was written.", flush=True)

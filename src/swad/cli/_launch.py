@@ -47,19 +47,21 @@ class LaunchOptions:
         jobs: Runs at a time. None: the launcher's default.
         jobs_per_gpu: Runs that share a GPU.
         options: Options of `sbatch`, or of a Ray task and the address of the cluster.
+        processes: Processes that train a run together.
     """
 
     launcher: str
     jobs: int | None
     jobs_per_gpu: int
     options: Mapping[str, str] = field(default_factory=dict)
+    processes: int = 1
 
     def problems(self) -> list[str]:
         """List what is wrong with the options. Those of Slurm and Ray are checked there."""
         problems = []
         if self.launcher not in LAUNCHERS:
             problems.append(choice_problem("--launcher", self.launcher, LAUNCHERS))
-        counts = {"--jobs": self.jobs, "--jobs-per-gpu": self.jobs_per_gpu}
+        counts = {"--jobs": self.jobs, "--jobs-per-gpu": self.jobs_per_gpu, "--processes": self.processes}
         problems += [f"{name} must be 1 or more, got {n}" for name, n in counts.items() if n is not None and n < 1]
         if self.launcher == "local" and self.options:
             problems.append(
@@ -74,7 +76,8 @@ class LaunchOptions:
 
     def slots(self, device: str) -> int | None:
         """Return how many runs train at a time; None if only the cluster knows."""
-        return self.jobs or (count_jobs(device, self.jobs_per_gpu) if self.launcher == "local" else None)
+        local = self.launcher == "local"
+        return self.jobs or (count_jobs(device, self.jobs_per_gpu, self.processes) if local else None)
 
 
 def start_workers(directory: SweepDir, launch: LaunchOptions, device: str) -> Start:
@@ -88,17 +91,17 @@ def start_workers(directory: SweepDir, launch: LaunchOptions, device: str) -> St
 
 
 def _start(directory: SweepDir, launch: LaunchOptions, device: str, show: Show) -> Start:
+    shared: dict[str, Any] = {"jobs": launch.jobs, "processes": launch.processes, "show": show}
     if launch.launcher == "local":
-        return partial(train_locally, jobs=launch.jobs, jobs_per_gpu=launch.jobs_per_gpu, device=device, show=show)
+        return partial(train_locally, jobs_per_gpu=launch.jobs_per_gpu, device=device, **shared)
     if launch.launcher == "slurm":
         command = [sys.executable, "-m", "swad", "sweep", "work", str(directory.path)]
         command += ["--allow-failed"] * directory.allow_failed
-        return partial(
-            train_on_slurm, command=command, jobs=launch.jobs, options=launch.options, device=device, show=show
-        )
+        command += [f"--processes={launch.processes}"] * (launch.processes > 1)
+        return partial(train_on_slurm, command=command, options=launch.options, device=device, **shared)
     options = {name: _value(text) for name, text in launch.options.items()}
     address = options.pop("address", None)
-    return partial(train_on_ray, jobs=launch.jobs, address=address, options=options, show=show)
+    return partial(train_on_ray, address=address, options=options, **shared)
 
 
 def _value(text: str) -> Any:

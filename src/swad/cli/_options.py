@@ -96,8 +96,15 @@ Jobs = Annotated[
     typer.Option(
         "--jobs",
         "-j",
-        help="Runs that train at the same time. Default: the launcher's; local: one per GPU, else one per core.",
+        help="Runs that train at the same time. Default: the launcher's; local: one per GPU, else one per core, "
+        "divided by --processes.",
         **_LAUNCHING,
+    ),
+]
+Processes = Annotated[
+    int,
+    typer.Option(
+        help="Processes that train each run together, one per GPU, with the numbers of one process.", **_LAUNCHING
     ),
 ]
 JobsPerGpu = Annotated[int, typer.Option(help="Runs that share a GPU (only the launcher local).", **_LAUNCHING)]

@@ -9,7 +9,7 @@ import typer
 from swad.cli import _options as parse
 from swad.cli import train
 from swad.cli._fields import Special, add_parameters, field_options
-from swad.cli._options import FORMATS, Jobs, JobsPerGpu, Launcher, LauncherOptions
+from swad.cli._options import FORMATS, Jobs, JobsPerGpu, Launcher, LauncherOptions, Processes
 from swad.testbed.paper.paper_config import PAPER_SETTINGS
 from swad.util.names import counted
 
@@ -58,6 +58,7 @@ def reproduce(
     launcher_option: LauncherOptions = None,
     jobs: Jobs = None,
     jobs_per_gpu: JobsPerGpu = 1,
+    processes: Processes = 1,
     retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Train failed runs again.")] = False,
     **options: Any,
 ) -> None:
@@ -70,6 +71,7 @@ def reproduce(
     from swad.testbed.paper.items import ITEMS, get_items
     from swad.testbed.paper.paper_config import make_config
     from swad.testbed.paper.reproduce import cost_lines, cost_of, estimate_line
+    from swad.testbed.training.checks import require_processes
     from swad.util.progress import progress_report
 
     # Every value is parsed before anything is reported, so that all problems are listed together.
@@ -78,7 +80,7 @@ def reproduce(
     request = {name: problems.collect(option.convert, options[name]) for name, option in OPTIONS.items()}
     config = problems.collect(lambda: make_config(**request))
     launcher_options = problems.collect(parse_launcher_options, launcher_option) or {}
-    launch = LaunchOptions(launcher, jobs, jobs_per_gpu, launcher_options)
+    launch = LaunchOptions(launcher, jobs, jobs_per_gpu, launcher_options, processes)
     problems += launch.problems()
     problems.require_none()
     assert config is not None
@@ -86,11 +88,12 @@ def reproduce(
         _print_items(list(ITEMS.values()), config)
         return
     cost = cost_of(items, config)
+    require_processes((run.config for run in cost.plan.runs), processes)
     for line in cost_lines(items, config, cost):
         print(line, flush=True)
     if dry_run or config.scale != "smoke":  # there, measuring a step takes as long as a run
         with progress_report() as progress:
-            if line := estimate_line(config, cost, launch.slots(config.device), progress):
+            if line := estimate_line(config, cost, launch.slots(config.device), processes, progress):
                 print(line, flush=True)
     if dry_run:
         print("Nothing was written.", flush=True)

@@ -98,6 +98,7 @@ def run(
     launcher: parse.Launcher = "local",
     jobs: parse.Jobs = None,
     jobs_per_gpu: parse.JobsPerGpu = 1,
+    processes: parse.Processes = 1,
     launcher_option: parse.LauncherOptions = None,
     output: Annotated[
         Path,
@@ -127,6 +128,7 @@ def run(
     from swad.cli import _sweep as actions
     from swad.cli._launch import LaunchOptions, parse_launcher_options
     from swad.testbed.sweep.directory import SweepDir
+    from swad.testbed.training.checks import require_processes
 
     # Every value is parsed before anything is reported, so that all problems are listed together.
     problems = Problems()
@@ -135,11 +137,14 @@ def run(
     stated = _stated(SPEC_OPTIONS, options, problems)
     settings = _stated(RUN_OPTIONS, options, problems)
     launcher_options = problems.collect(parse_launcher_options, launcher_option) or {}
-    launch = LaunchOptions(launcher, jobs, jobs_per_gpu, launcher_options)
+    launch = LaunchOptions(launcher, jobs, jobs_per_gpu, launcher_options, processes)
     problems += launch.problems()
     directory = SweepDir(output, allow_failed=allow_failed)
     specs = actions.find_specs(directory, plan, stated, settings, hyperparameters_from, problems)
     device = specs[-1].options.get("device", SETTINGS["device"].default)
+    if not problems and processes > 1:
+        planned = directory.plan([*directory.specs, *specs]).runs
+        problems.collect(require_processes, [run.config for run in planned], processes)
     if dry_run:
         from swad.cli._estimate import print_estimate
 
@@ -170,8 +175,12 @@ def status(
 def work(
     output: Annotated[Path, typer.Argument(help="Directory of the sweep.")] = Path("sweep"),
     jobs: Annotated[
-        int | None, typer.Option("--jobs", "-j", min=1, help="Runs at a time. Default: one per GPU, else one.")
+        int | None,
+        typer.Option(
+            "--jobs", "-j", min=1, help="Runs at a time. Default: one per GPU, divided by --processes, else one."
+        ),
     ] = None,
+    processes: parse.Processes = 1,
     allow_failed: Annotated[bool, _control("--allow-failed", help="As of `swad sweep run`.")] = False,
 ) -> None:
     """Train runs of a sweep until none is left that nobody trains: in a job of any scheduler, as often as you like.
@@ -179,12 +188,15 @@ def work(
     All workers of a sweep need one file system. Add runs with `swad sweep run`; this command only works on them.
     """
     from swad.testbed.sweep.directory import SweepDir
+    from swad.testbed.training.checks import require_processes
     from swad.testbed.workers.in_job import work_here
 
     directory = SweepDir(output, allow_failed=allow_failed)
     directory.require()
     device = str(directory.specs[-1].options.get("device", SETTINGS["device"].default))
-    work_here(directory.configs, directory.claims, jobs, device)
+    parse.at_least("processes", processes, 1)
+    require_processes(directory.configs(), processes)
+    work_here(directory.configs, directory.claims, jobs, device, processes=processes)
 
 
 def _stated(known: Mapping[str, FieldOption], options: Mapping[str, Any], problems: Problems) -> dict[str, Any]:

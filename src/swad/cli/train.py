@@ -132,6 +132,7 @@ def train(
     jobs: Annotated[
         int, typer.Option(help="Number of runs that train at the same time.", rich_help_panel=SECTIONS["machine"][0])
     ] = 1,
+    processes: parse.Processes = 1,
     **options: Any,
 ) -> None:
     """Hold one domain out, train on the others, average the weights, and evaluate on the held-out domain.
@@ -145,6 +146,7 @@ def train(
     from swad.testbed.workers.train_all import train_all
 
     parse.at_least("jobs", jobs, 1)
+    parse.at_least("processes", processes, 1)
     configs = _configs(output, options)
     if hyperparameters_from is not None:
         from swad.testbed.results.selection_file import read_selection
@@ -153,7 +155,7 @@ def train(
         configs = use_selection(configs, read_selection(hyperparameters_from))
     if no_resume:
         _require_no_runs(configs)
-    train_all(configs, jobs)
+    train_all(configs, jobs, processes)
     if in_main_process():
         report_trained(output)
 

@@ -15,7 +15,6 @@ from swad.testbed.data.domains import ArrayDomain, Dataset, FileDomain, ImageSpe
 from swad.testbed.data.loaders import EvalLoader, Loader
 from swad.testbed.data.sampling import draw_indices
 from swad.testbed.data.splits import hold_out
-from swad.util.images import DataError
 
 SMALL = ImageSpec(size=6, low_res=True, mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25))
 LARGE = ImageSpec(size=16)
@@ -224,8 +223,3 @@ def test_whole_batches_are_dealt_to_the_ranks(files):
     for rank in range(2):
         share = EvalLoader(split, LARGE, 5, workers=0, whole_batches=True, rank=rank, world_size=2)
         assert all(torch.equal(*pair) for pair in zip((x for x, _ in share), batches[rank::2], strict=True))
-
-
-def test_a_batch_must_divide_among_the_processes(files):
-    with pytest.raises(DataError, match="must be a multiple of the 2 processes, got 5"):
-        train(files, batch_size=5, world_size=2)

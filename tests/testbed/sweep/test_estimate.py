@@ -90,11 +90,11 @@ def test_a_step_is_measured_with_the_threads_of_a_run(monkeypatch, options, thre
         assert config.threads == threads
         raise RunInterrupted(config.output, 3)
 
-    monkeypatch.setattr(module, "threads_per_run", lambda slots: 7)
+    monkeypatch.setattr(module, "threads_per_process", lambda processes: 7)
     monkeypatch.setattr(module, "train", train)
     plan = expand(SweepSpec(targets=("paper",), trials=(0,), options=options), "sweep")
     with pytest.raises(KeyboardInterrupt):  # and no advice to resume the run
-        estimate(plan, ["digits"], "cpu", slots=2)
+        estimate(plan, ["digits"], "cpu", processes=2)
 
 
 @pytest.mark.slow

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 
+from helpers.runs import short
 from swad.testbed.measure.saved_run import find_device
-from swad.testbed.training.checks import device_problem
+from swad.testbed.training.checks import device_problem, require_processes
+from swad.testbed.training.config import ConfigError
+from swad.testbed.training.resolve import resolve
 from swad.testbed.training.run_dir import RunError
 
 BACKENDS = ("mps", "xpu", "meta", "hpu", "mtia", "vulkan", "xla", "privateuseone", "ipu", "lazy", "cuda:99")
@@ -31,3 +36,17 @@ def test_a_gpu_of_a_number_that_is_not_there_is_one_line(monkeypatch: pytest.Mon
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     assert device_problem("cuda") is device_problem("cuda:1") is device_problem("auto") is device_problem("cpu") is None
     assert device_problem("cuda:2") == "device is 'cuda:2', but torch finds 2 GPUs: use cuda:0 to cuda:1"
+
+
+def test_runs_that_need_fewer_processes_are_listed_once() -> None:
+    runs = [short(Path("a"), keep_segments=True), short(Path("b"), keep_segments=True), short(Path("c"))]
+    runs.append(resolve(short(Path("d"), hyperparameters={"batch_size": 9})))
+    require_processes(runs, 1)
+    with pytest.raises(ConfigError) as refused:
+        require_processes(runs, 2)
+    assert list(refused.value.problems) == [
+        "keep_segments needs a single process, got 2: turn it off or use one",
+        "batch_size must be a multiple of the 2 processes, got 9: change one of them",
+    ]
+    with pytest.raises(ConfigError, match="multiple of the 5 processes, got 32"):  # the default
+        require_processes([short(Path("e"), hyperparameters={})], 5)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-import subprocess
 import time
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
+from helpers import forked
 from helpers.worker_runs import WRITES, configs, ended, has_checkpoint, require_plain, start, wait_until
 from swad.testbed.training.config import RunConfig
 from swad.testbed.workers import claims as c
@@ -20,7 +20,7 @@ from swad.testbed.workers.claims import ClaimLostError, Claims, Watcher
 SLOW = pytest.mark.slow
 
 
-def is_stopped(process: subprocess.Popen[str]) -> bool:
+def is_stopped(process: forked.Process) -> bool:
     return Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
 
 
@@ -29,7 +29,7 @@ def claim_of(folder: Path, config: RunConfig, number: int) -> Path:
     return claims.path(claims.name(config.output), number)
 
 
-def require_end(*workers: subprocess.Popen[str]):
+def require_end(*workers: forked.Process):
     for worker in workers:
         out, err = worker.communicate(timeout=120)
         assert worker.returncode == 0, (out, err)
@@ -147,13 +147,13 @@ def test_a_stopped_owner_writes_nothing_more(tmp_path, returns: str):
     runs = configs(tmp_path, 1)
     first = start(tmp_path)
     wait_until(lambda: has_checkpoint(runs[0]))
-    first.send_signal(signal.SIGSTOP)
+    os.kill(first.pid, signal.SIGSTOP)
     second = start(tmp_path)
     wait_until(lambda: claim_of(tmp_path, runs[0], 2).exists() and not claim_of(tmp_path, runs[0], 1).exists())
     before = (tmp_path / WRITES).read_text().count(f"{first.pid} ")
     if returns == "when the other has finished":
         require_end(second)
-    first.send_signal(signal.SIGCONT)
+    os.kill(first.pid, signal.SIGCONT)
     require_end(first, second)
     assert (tmp_path / WRITES).read_text().count(f"{first.pid} ") == before
     assert ended(runs[0]) == "done"
@@ -170,7 +170,7 @@ def test_an_owner_stopped_in_the_middle_of_a_write(tmp_path, where: str):
     second = start(tmp_path)
     wait_until(lambda: has_checkpoint(runs[0]) and claim_of(tmp_path, runs[0], 2).exists())
     wait_until(lambda: f"{second.pid} {runs[0].output / 'records.jsonl'}" in (tmp_path / WRITES).read_text())
-    first.send_signal(signal.SIGCONT)
+    os.kill(first.pid, signal.SIGCONT)
     require_end(first, second)
     assert ended(runs[0]) == "done"
     require_plain(runs, tmp_path)

@@ -20,6 +20,7 @@ from helpers.worker_runs import (
     ended,
     has_checkpoint,
     in_thread,
+    is_gone,
     process_of,
     require_plain,
     train_and_die,
@@ -44,13 +45,6 @@ OPTIONS = {"steps": 24, "evaluate_every": 4, "checkpoint_every": 4, "hyperparame
 SPEC = SweepSpec(datasets=("digits",), targets=("paper", "board"), trials=(0, 1), averages=("swad",), options=OPTIONS)
 
 
-def is_gone(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except OSError:
-        return True
-
-
 def make_sweep(folder: Path, spec: SweepSpec = SPEC) -> tuple[SweepDir, list[RunConfig]]:
     sweep = SweepDir(folder / "sweep")
     sweep.add(spec)
@@ -61,6 +55,7 @@ def launch(folder: Path, runs: tuple[RunConfig, ...], jobs: int, train: Any = No
     local.train_locally(partial(tuple, runs), Claims(folder / "claims"), jobs, device="cpu", train=train)
 
 
+@pytest.mark.usefixtures("quick_workers")
 def test_a_killed_worker_is_replaced_and_records_are_bit_equal(tmp_path):
     runs = configs(tmp_path)
     thread, result = in_thread(lambda: launch(tmp_path, runs, 2, train_slowly))
@@ -75,6 +70,7 @@ def test_a_killed_worker_is_replaced_and_records_are_bit_equal(tmp_path):
     require_plain(runs, tmp_path)
 
 
+@pytest.mark.usefixtures("quick_workers")
 def test_a_run_that_kills_every_worker_fails_and_the_others_finish(tmp_path):
     runs = configs(tmp_path, 3)
     launch(tmp_path, runs, 1, train_and_die)
@@ -83,6 +79,7 @@ def test_a_run_that_kills_every_worker_fails_and_the_others_finish(tmp_path):
     assert "ended 3 times in a row" in read_failure(runs[1].output).error
 
 
+@pytest.mark.usefixtures("quick_workers")
 def test_a_failed_run_stops_nothing(tmp_path):
     runs = configs(tmp_path, 3)
     launch(tmp_path, runs, 1, train_or_fail)
@@ -121,8 +118,16 @@ def start_command(folder: Path, sweep: SweepDir) -> subprocess.Popen[str]:
     )
 
 
+@pytest.fixture(scope="module")
+def plain_runs(tmp_path_factory) -> dict[str, Path]:
+    """The runs of a sweep that nothing disturbs, by their keys."""
+    folder = tmp_path_factory.mktemp("plain")
+    _, runs = make_sweep(folder)
+    return {config.output.name: train(config.replace(output=folder / config.output.name)).run_dir for config in runs}
+
+
 @pytest.mark.parametrize("how", ["term", "ctrl-c", "kill"])
-def test_the_command_is_stopped_and_resumes(tmp_path, how: str):
+def test_the_command_is_stopped_and_resumes(tmp_path, plain_runs: dict[str, Path], how: str):
     sweep, runs = make_sweep(tmp_path)
     process = start_command(tmp_path, sweep)
     wait_until(lambda: sum(has_checkpoint(config) for config in runs) == 2)
@@ -140,7 +145,7 @@ def test_the_command_is_stopped_and_resumes(tmp_path, how: str):
     local.train_locally(sweep.configs, sweep.claims, 2, device="cpu")
     assert {ended(config) for config in runs} == {"done"}
     for config in runs:
-        require_same(train(config.replace(output=tmp_path / "plain" / config.output.name)).run_dir, config.output)
+        require_same(plain_runs[config.output.name], config.output)
 
 
 def test_two_commands_share_a_sweep_that_is_extended_meanwhile(tmp_path):
@@ -154,6 +159,7 @@ def test_two_commands_share_a_sweep_that_is_extended_meanwhile(tmp_path):
     assert [ended(config) for config in sweep.configs()] == ["done"] * 6
 
 
+@pytest.mark.usefixtures("quick_workers")
 def test_a_search_is_followed_by_its_choice(tmp_path):
     options = {"steps": 8, "evaluate_every": 4}
     grid = {"lr": (0.01, 0.08)}
@@ -163,12 +169,14 @@ def test_a_search_is_followed_by_its_choice(tmp_path):
     assert [ended(config) for config in sweep.configs()] == ["done"] * 6
 
 
+@pytest.mark.usefixtures("quick_workers")
 def test_workers_that_cannot_start(tmp_path, monkeypatch):
-    monkeypatch.setattr(local, "visible_gpus", lambda: [5])  # not text: the first line of a worker fails
+    monkeypatch.setattr(local, "visible_gpus", lambda: ["\0"])  # the first line of a worker fails
     with pytest.raises(local.WorkerError, match="ended before any run did"):
         local.train_locally(partial(tuple, configs(tmp_path, 1)), Claims(tmp_path / "claims"), 1)
 
 
+@pytest.mark.usefixtures("quick_workers")
 def test_workers_are_kept_and_see_one_gpu_each(tmp_path, monkeypatch):
     monkeypatch.setattr(local, "visible_gpus", lambda: ["5", "GPU-7"])
     runs = configs(tmp_path, 6, device="cpu")
@@ -188,6 +196,16 @@ def test_gpus_are_named_as_the_environment_names_them(monkeypatch):
     assert local.visible_gpus() == ["3", "GPU-1"]
     assert local.count_jobs("auto", 3) == 6
     assert local.count_jobs("cuda:0", 3) == local.available_cores()
+
+
+def test_a_worker_has_a_gpu_for_each_process(monkeypatch):
+    monkeypatch.setattr(local, "visible_gpus", lambda: ["0", "1", "GPU-7", "3", "4"])
+    assert local.gpus_of_workers("auto", 2) == ["0,1", "GPU-7,3"]
+    assert local.count_jobs("cuda", 1, 2) == 2
+    assert local.gpus_of_workers("cpu", 2) == []
+    assert local.count_jobs("cpu", 1, 10**6) == 1
+    with pytest.raises(local.WorkerError, match="a run in 6 processes needs 6 GPUs, and this machine has 5"):
+        local.gpus_of_workers("cuda", 6)
 
 
 def test_a_script_without_a_guard_reads_what_to_write(tmp_path):

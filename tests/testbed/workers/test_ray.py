@@ -8,11 +8,13 @@ import signal
 import threading
 from collections.abc import Iterator
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from helpers.runs import require_same, short
 from helpers.worker_runs import (
     configs,
     ended,
@@ -21,6 +23,7 @@ from helpers.worker_runs import (
     process_of,
     require_plain,
     train_and_tell,
+    train_as_rank,
     train_slowly,
     wait_until,
 )
@@ -89,6 +92,17 @@ def test_no_record_is_lost_or_doubled(cluster: Any, tmp_path):
     require_plain(runs, tmp_path)
 
 
+def test_the_processes_of_a_run_have_a_placement_group(cluster: Any, tmp_path):
+    """Rank 1 is killed, which ends rank 0, and Ray starts both again."""
+    runs = plain, disturbed = short(tmp_path / "plain", seed=1), short(tmp_path / "disturbed", seed=1)
+    for step, rank in product((10, 18), (0, 1)):
+        (tmp_path / f"disturbed.{step}-{rank}").touch()  # nothing happens there
+    launch(cluster, tmp_path, runs, train_as_rank, processes=2)  # one after another: there is room for one group
+    require_same(plain.output, disturbed.output)
+    assert (tmp_path / "disturbed.14-1").exists()
+    assert not list(tmp_path.rglob("starts.json"))
+
+
 def test_stop_leaves_resumable_runs(cluster: Any, tmp_path):
     runs = configs(tmp_path, 3, steps=400)
 
@@ -110,11 +124,11 @@ def test_a_machine_that_does_not_share_the_directory(cluster: Any, tmp_path, mon
         launch(cluster, tmp_path, configs(tmp_path, 1))
 
 
-def _elsewhere(config: RunConfig, claims: Claims, folder: Path, cpus: float, train: Any) -> str:
+def _elsewhere(config: RunConfig, claims: Claims, *rest: Any) -> str:
     from swad.testbed.workers import ray as module
 
     module.SHARE_SECONDS = 0.1
-    return module._train_one(config, Claims(Path("/nowhere/claims")), folder, cpus, train)
+    return module._train_one(config, Claims(Path("/nowhere/claims")), *rest)
 
 
 def test_no_cluster():

@@ -55,7 +55,8 @@ class Loader:
         sampler: Chooses the images of a step.
         images: Makes the images.
         rank: Rank of this process.
-        world_size: Number of processes. Each gets an equal share of every group's images, augmented as in one process.
+        world_size: Number of processes. Each gets an equal share of every group's images, augmented as in one process,
+            so the batch size must be a multiple of it.
         micro_batch: Most images of each group in one part of this process's share. Default: a step is one part.
         device: Device on which batches are finished.
     """
@@ -74,11 +75,6 @@ class Loader:
         micro_batch: int | None = None,
         device: torch.device,
     ) -> None:
-        if sampler.batch_size % world_size:
-            raise DataError(
-                f"the batch size{' per domain' if sampler.n_groups > 1 else ''} must be a multiple of the {world_size} "
-                f"processes, got {sampler.batch_size}: change batch_size or the number of processes"
-            )
         self.pool, self.sampler, self.images, self.device = pool, sampler, images, device
         share = sampler.batch_size // world_size
         self.positions = range(rank * share, (rank + 1) * share)

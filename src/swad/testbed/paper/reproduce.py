@@ -103,21 +103,24 @@ def cost_lines(items: Sequence[Reproduction], config: PaperConfig, cost: RunCoun
     return lines
 
 
-def estimate_line(config: PaperConfig, cost: RunCounts, slots: int | None, progress: Progress | None = None) -> str:
+def estimate_line(
+    config: PaperConfig, cost: RunCounts, slots: int | None, processes: int = 1, progress: Progress | None = None
+) -> str:
     """State the time and disk space of the runs that are missing, from a few measured steps; empty if none is.
 
     Args:
         config: Data and scale.
         cost: The runs.
         slots: How many runs train at a time, if it is known.
+        processes: How many processes train a run together.
         progress: Called before every measurement.
     """
     if not cost.missing:
         return ""
     missing = SweepDir(config.output).unfinished(cost.plan)
     at_hand = [benchmarks.label(name, config.data) for name in config.datasets]
-    estimates = estimate(missing, at_hand, config.device, slots, progress)
-    return f"cost: {describe_costs(estimates, slots)}"
+    estimates = estimate(missing, at_hand, config.device, slots and slots * processes, progress)
+    return f"cost: {describe_costs(estimates, slots, processes)}"
 
 
 def train_missing(

@@ -34,7 +34,7 @@ from swad.testbed.training.dataset import load_dataset
 from swad.testbed.training.loop import RunInterrupted, train
 from swad.testbed.training.recipes import images_per_step, recipe_of
 from swad.testbed.training.resolve import resolve
-from swad.testbed.workers.local import threads_per_run
+from swad.testbed.workers.local import threads_per_process
 from swad.util.progress import Progress, duration
 
 SAMPLE = 64
@@ -73,7 +73,11 @@ class GroupEstimate:
 
 
 def estimate(
-    plan: SweepPlan, at_hand: Collection[str], device: str, slots: int | None = None, progress: Progress | None = None
+    plan: SweepPlan,
+    at_hand: Collection[str],
+    device: str,
+    processes: int | None = None,
+    progress: Progress | None = None,
 ) -> list[GroupEstimate]:
     """Estimate the cost of a plan by dataset and algorithm.
 
@@ -81,7 +85,7 @@ def estimate(
         plan: The runs.
         at_hand: Names in the plan of the datasets that can be read.
         device: Device to measure on.
-        slots: Runs that train at a time and share the CPU cores, if it is known.
+        processes: Processes that train at a time and share the CPU cores, if it is known.
         progress: Called before every measurement.
     """
     counts, estimates = plan.counts, []
@@ -93,7 +97,7 @@ def estimate(
         # The runs that wait for a choice cost as much as those that are known, on average.
         share, seconds = number / len(runs), None
         if measured:
-            speed = measure(runs[0].config.replace(device=device), slots)
+            speed = measure(runs[0].config.replace(device=device), processes)
             seconds = share * sum(run_seconds(run.config, images, speed) for run in runs)
         sizes = [run_bytes(run.config, images, n_classes) for run in runs]  # some runs may keep more files than others
         total = None if None in sizes else round(share * sum(filter(None, sizes)))
@@ -103,14 +107,21 @@ def estimate(
     return estimates
 
 
-def describe_costs(estimates: Sequence[GroupEstimate], slots: int | None) -> str:
-    """State the time and the disk space of all runs, as far as they are known."""
+def describe_costs(estimates: Sequence[GroupEstimate], slots: int | None, processes: int = 1) -> str:
+    """State the time and the disk space of all runs, as far as they are known.
+
+    Args:
+        estimates: The costs in one process.
+        slots: How many runs train at a time, if it is known.
+        processes: How many processes train a run together. What they send each other takes time too.
+    """
     seconds = sum(group.seconds or 0.0 for group in estimates)
     size = sum(group.bytes or 0 for group in estimates)
     complete = all(group.seconds is not None and group.bytes is not None for group in estimates)
     limit = "about" if complete else "at least"
-    at_a_time = f", {duration(seconds / slots)} with {slots} at a time" if slots else ""
-    return f"{limit} {duration(seconds)} of training{at_a_time}; {limit} {decimal(size)} on disk"
+    one, best, each = (" in one process", "at best ", f" in {processes} processes each") if processes > 1 else ("",) * 3
+    at_a_time = f", {best}{duration(seconds / slots / processes)} with {slots} at a time{each}" if slots else ""
+    return f"{limit} {duration(seconds)} of training{one}{at_a_time}; {limit} {decimal(size)} on disk"
 
 
 # -- measuring ----------------------------------------------------------------------------------------------------
@@ -145,7 +156,7 @@ class _Timer(RunCallback):
         return (second[-1] - second[0]) / (len(second) - 1)
 
 
-def measure(config: RunConfig, slots: int | None) -> Speed:
+def measure(config: RunConfig, processes: int | None) -> Speed:
     """Train on a sample of the images, with random weights, until two evaluations are made; keep nothing."""
     resolved = resolve(config.replace(check_counts=False))
     on_cpu = resolved.device == "cpu"
@@ -174,8 +185,8 @@ def measure(config: RunConfig, slots: int | None) -> Speed:
         )
         if run.engine == "auto":  # compiling would take longer than it is worth here
             run = replace(run, engine="eager" if on_cpu else "graph")
-        if slots and on_cpu and run.threads is None:
-            run = replace(run, threads=threads_per_run(slots))
+        if processes and on_cpu and run.threads is None:
+            run = replace(run, threads=threads_per_process(processes))
         sources, _ = hold_out(load_dataset(run), run.targets, trial=run.trial, three_way=run.three_way)
         timer = _Timer()
         try:

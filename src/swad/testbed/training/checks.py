@@ -23,6 +23,7 @@ from swad.testbed.training.config import PROTOCOL, SETTINGS, ConfigError, Resolv
 from swad.testbed.training.recipes import (
     DomainBedRecipe,
     averaging_plan,
+    batch_size,
     default_hyperparameters,
     get_recipe,
     recipe_of,
@@ -87,6 +88,26 @@ def source_problems(config: RunConfig, sources: Sequence[str]) -> list[str]:
         return []
     advice = "hold out fewer" if config.targets else "choose an algorithm for one domain, such as erm"
     return [f"{algorithm} needs at least {needed} source domains, got {', '.join(sources)}: {advice}"]
+
+
+def require_processes(configs: Iterable[RunConfig], processes: int) -> None:
+    """Raise a `ConfigError` that lists why some of these runs, whose settings are valid, need fewer processes."""
+    if problems := dict.fromkeys(problem for config in configs for problem in process_problems(config, processes)):
+        raise ConfigError(list(problems))
+
+
+def process_problems(config: RunConfig, processes: int) -> list[str]:
+    """Say why a run with valid settings cannot train in so many processes."""
+    if processes == 1:
+        return []
+    problems, size = [], batch_size(config)
+    if get_algorithm(config.algorithm).eager_only:
+        problems.append(f"{config.algorithm} trains in one process, got {processes}: train it without others")
+    if config.keep_segments:
+        problems.append(f"keep_segments needs a single process, got {processes}: turn it off or use one")
+    if size % processes:
+        problems.append(f"batch_size must be a multiple of the {processes} processes, got {size}: change one of them")
+    return problems
 
 
 def _dataset_problems(config: RunConfig, benchmark: Benchmark) -> list[str]:

@@ -13,7 +13,14 @@ from swad.testbed.training.run_dir import RunError
 from swad.util.names import one_line
 
 _PACKAGE = Path(__file__).parents[2]
-_LOST_PEER = ("connection closed by peer", "connection reset by peer", "connection was likely closed", "broken pipe")
+_LOST = (
+    "connection closed by peer", "connection reset by peer", "connection was likely closed", "broken pipe",
+    "remote process exit",
+)  # fmt: skip
+
+
+class LostProcessError(RunError):
+    """Another process of the run ended."""
 
 
 def explain(error: Exception, config: ResolvedConfig, algorithm: type[Algorithm]) -> RunError | None:
@@ -41,8 +48,8 @@ def explain(error: Exception, config: ResolvedConfig, algorithm: type[Algorithm]
             f"lower workers (--workers) or batch_size, then run the command again to resume"
         )
     rank, world_size = launched()
-    if world_size > 1 and any(phrase in text for phrase in _LOST_PEER):
-        return RunError(
+    if world_size > 1 and any(phrase in text for phrase in _LOST):
+        return LostProcessError(
             f"{config.output}: another process of this run ended, so rank {rank} stops; see the first error in the "
             "log, then run the command again to resume"
         )

@@ -284,6 +284,7 @@ class _Run:
                 clock.steps += time.perf_counter() - start
                 if self.checkpoint_step < step:
                     self._save_checkpoint()
+                self.dist.barrier()  # no process leaves before the checkpoint is written: who started it may end all
                 raise KeyboardInterrupt
 
     def _evaluate(self, train_loss: float) -> None:

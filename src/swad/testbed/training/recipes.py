@@ -448,9 +448,14 @@ def default_hyperparameters(dataset: str, algorithm: str, recipe: str | None = N
     return dataclasses.asdict(dataclasses.replace(own, **{**of_dataset, **of_recipe}))
 
 
+def batch_size(config: RunConfig) -> int:
+    """Return the batch size of a run, which may be the default of its dataset."""
+    size = config.hyperparameters.get("batch_size")
+    if size is None:
+        size = default_hyperparameters(config.dataset, config.algorithm, config.recipe)["batch_size"]
+    return int(size)
+
+
 def images_per_step(config: RunConfig, n_sources: int) -> int:
     """Return the number of images in a step, over all source domains."""
-    batch_size = config.hyperparameters.get("batch_size")
-    if batch_size is None:
-        batch_size = default_hyperparameters(config.dataset, config.algorithm, config.recipe)["batch_size"]
-    return int(batch_size) * (1 if recipe_of(config).apply(config).batches == "pooled" else n_sources)
+    return batch_size(config) * (1 if recipe_of(config).apply(config).batches == "pooled" else n_sources)

@@ -37,7 +37,7 @@ from swad.testbed.data.sampling import Pool
 from swad.testbed.data.splits import Sources
 from swad.testbed.models import networks
 from swad.testbed.results.records import Record
-from swad.testbed.training.checks import source_problems
+from swad.testbed.training.checks import process_problems, source_problems
 from swad.testbed.training.config import ResolvedConfig
 from swad.testbed.training.distributed import Dist
 from swad.testbed.training.export import cpu_weights
@@ -93,7 +93,7 @@ class TrainingState:
         self.step_context = dist.step_context(self.algorithm, self.autocast, config.clip, self.loader.n_parts)
         self.schedulers = build_schedulers(config, self.algorithm)
         self.averages = build_averages(config, self.predictor)
-        self.group = build_group(config, self.predictor, self.averages, dist)
+        self.group = build_group(config, self.predictor, self.averages)
         # Each process has seen its own images only.
         self._running_stats = [] if config.freeze_bn else running_statistics(self.predictor)
         self.engine = self._build_engine(log)
@@ -296,10 +296,8 @@ def build_algorithm(
 ) -> Algorithm:
     """Build the network and the algorithm that trains it, on the device of this process."""
     algorithm_class = get_algorithm(config.algorithm)
-    if problems := source_problems(config, sources.names):
+    if problems := [*source_problems(config, sources.names), *process_problems(config, dist.world_size)]:
         raise RunError(problems[0])
-    if algorithm_class.eager_only and dist.world_size > 1:
-        raise RunError(f"{config.algorithm} trains in one process, got {dist.world_size}: start it without torchrun")
     image_spec = sources.image_spec
     # Initialize on the CPU, so that the initial weights are the same on every device.
     torch.manual_seed(derive_seed(WEIGHTS, config.seed))
@@ -375,13 +373,9 @@ def build_averages(config: ResolvedConfig, model: nn.Module) -> dict[str, Averag
     return registry.make(specs, model, averaging_plan(config))
 
 
-def build_group(
-    config: ResolvedConfig, model: nn.Module, averages: dict[str, Average], dist: Dist
-) -> AverageGroup | None:
+def build_group(config: ResolvedConfig, model: nn.Module, averages: dict[str, Average]) -> AverageGroup | None:
     """Let all averages, and the segment log if segments are kept, share the sum of the current segment."""
     listeners = {}
     if config.keep_segments:
-        if dist.world_size > 1:
-            raise RunError(f"keep_segments needs a single process, got {dist.world_size}: turn it off or use one")
         listeners[SEGMENT_LOG] = SegmentLog(model, config.output / SEGMENTS)
     return AverageGroup(model, averages, listeners) if averages or listeners else None

@@ -1,4 +1,7 @@
-"""Workers on this machine: one per core, or one or several per GPU. Those that are killed are replaced."""
+"""Workers on this machine: one per core, or one or several per GPU. Those that are killed are replaced.
+
+Where a run trains in several processes, a worker takes as many cores or GPUs, and starts the others for each run.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,7 @@ from pathlib import Path
 from types import FrameType
 
 from swad.testbed.workers.claims import Claims, Watcher
+from swad.testbed.workers.ranks import in_ranks
 from swad.testbed.workers.run_queue import Runs
 from swad.testbed.workers.work import (
     BROKEN_DEVICE,
@@ -50,6 +54,7 @@ def train_locally(
     jobs: int | None = None,
     *,
     jobs_per_gpu: int = 1,
+    processes: int = 1,
     device: str = "auto",
     show: Show = lambda states: None,
     train: Train | None = None,
@@ -61,19 +66,21 @@ def train_locally(
         claims: Who trains which run.
         jobs: How many workers. Default: see `count_jobs`.
         jobs_per_gpu: How many workers share a GPU.
-        device: Device of the runs. With `auto` or `cuda` every worker sees one GPU only; with another device all.
+        processes: How many processes train a run together.
+        device: Device of the runs. With `auto` or `cuda` every worker sees its own GPUs only, one for each process;
+            with another device all.
         show: Called twice a second.
         train: Function that trains a run, importable by name. Default: `swad.testbed.training.loop.train`.
 
     Raises:
         Interrupted: Ctrl-C or SIGTERM. All runs saved checkpoints.
-        WorkerError: Workers end before they train anything.
+        WorkerError: Workers end before they train anything, or there are fewer GPUs than processes of a run.
     """
     if getattr(multiprocessing.current_process(), "_inheriting", False):  # a worker imports the user's script
         raise WorkerError('workers import the script that starts them: put it under if __name__ == "__main__"')
-    jobs = jobs or count_jobs(device, jobs_per_gpu)
-    gpus = visible_gpus() if device in ("auto", "cuda") else []
-    options = _Options(runs, claims, threads_per_run(jobs), train)
+    jobs = jobs or count_jobs(device, jobs_per_gpu, processes)
+    gpus = gpus_of_workers(device, processes)
+    options = _Options(runs, claims, threads_per_process(jobs * processes), in_ranks(train, processes))
     refresh(runs(), claims)
     workers, watcher = _Workers(options, gpus), Watcher()
     broken, before = 0, claims.all_marks()
@@ -120,7 +127,7 @@ class _Workers:
     """The worker processes of a command."""
 
     def __init__(self, options: _Options, gpus: list[str]) -> None:
-        self.running: dict[int, tuple[BaseProcess, str | None]] = {}  # and its GPU, by its sentinel
+        self.running: dict[int, tuple[BaseProcess, str | None]] = {}  # and its GPUs, by its sentinel
         self.stopping = self.lost = False
         self.last_end = ""
         self._options, self._gpus = options, gpus
@@ -162,9 +169,9 @@ class _Workers:
             process.terminate()
 
 
-def _work(options: _Options, gpu: str | None) -> None:
-    if gpu is not None:  # before CUDA starts, which reads it once
-        os.environ["CUDA_VISIBLE_DEVICES"] = gpu
+def _work(options: _Options, gpus: str | None) -> None:
+    if gpus is not None:  # before CUDA starts, which reads it once
+        os.environ["CUDA_VISIBLE_DEVICES"] = gpus
     import torch
 
     import swad.testbed.training.loop
@@ -187,15 +194,26 @@ def _stop_with_parent() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def count_jobs(device: str = "auto", jobs_per_gpu: int = 1) -> int:
-    """Return how many workers this machine gets by default: some for each GPU, or one per core without a GPU."""
+def count_jobs(device: str = "auto", jobs_per_gpu: int = 1, processes: int = 1) -> int:
+    """Return how many workers this machine gets by default, by its GPUs, or by its cores without a GPU."""
+    return len(gpus_of_workers(device, processes)) * jobs_per_gpu or max(1, available_cores() // processes)
+
+
+def threads_per_process(processes: int) -> int:
+    """Return the share of the cores of one of several processes."""
+    return max(1, available_cores() // processes)
+
+
+def gpus_of_workers(device: str, processes: int = 1) -> list[str]:
+    """Return the GPUs of every worker that has its own, as `CUDA_VISIBLE_DEVICES` names them; none for a CPU."""
     gpus = visible_gpus() if device in ("auto", "cuda") else []
-    return len(gpus) * jobs_per_gpu or available_cores()
-
-
-def threads_per_run(jobs: int) -> int:
-    """Return one run's share of the cores."""
-    return max(1, available_cores() // jobs)
+    if gpus and len(gpus) < processes:
+        raise WorkerError(
+            f"a run in {processes} processes needs {processes} GPUs, and this machine has {len(gpus)}: train it in "
+            "fewer processes, or on the CPU"
+        )
+    starts = range(0, len(gpus) - processes + 1, processes)
+    return [",".join(gpus[start : start + processes]) for start in starts]
 
 
 def visible_gpus() -> list[str]:

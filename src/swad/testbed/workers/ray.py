@@ -2,6 +2,7 @@
 
 Every run is one Ray task. Ray schedules it, places it, and starts it again when its process or its machine is lost.
 The task is a worker with a list of one run, so it claims the run, and a machine that only lost contact stays out.
+A run in several processes has a placement group: the task in the first bundle starts tasks in the others.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ import signal
 import socket
 import time
 from collections import Counter
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -24,6 +26,7 @@ from swad.testbed.results.failures import write_failure
 from swad.testbed.training.config import RunConfig
 from swad.testbed.workers.claims import Claims, Watcher
 from swad.testbed.workers.local import Show, WorkerError, interrupted
+from swad.testbed.workers.ranks import Share, in_ranks
 from swad.testbed.workers.run_queue import Runs
 from swad.testbed.workers.work import State, Train, describe, read_states, refresh, work
 from swad.util.processes import has_ended, process_mark
@@ -54,6 +57,7 @@ def train_on_ray(
     *,
     address: str | None = None,
     options: Mapping[str, Any] | None = None,
+    processes: int = 1,
     show: Show = lambda states: None,
     train: Train | None = None,
 ) -> None:
@@ -67,6 +71,8 @@ def train_on_ray(
         options: Options of a Ray task by Ray's names: `num_cpus` (also the threads of a run), `num_gpus` (0.5 lets two
             runs share one), `memory`, `resources`, `label_selector`, `accelerator_type`, `scheduling_strategy`,
             `runtime_env`. Default: one CPU, and one GPU if the cluster has any; retried without limit.
+        processes: How many processes train a run together. `options` are those of each, except that
+            `scheduling_strategy` is that of the placement group. Default: `PACK`, on as few machines as possible.
         show: Called twice a second.
         train: Function that trains a run, importable by name. Default: `swad.testbed.training.loop.train`.
 
@@ -88,9 +94,11 @@ def train_on_ray(
     with handle_signals(stop):
         try:
             gpus = 1 if ray.cluster_resources().get("GPU") else 0
-            # max_calls: a worker process with a GPU is kept for the next run, as by default only one without is.
-            settings = {"num_cpus": 1, "num_gpus": gpus, "max_retries": -1, "max_calls": 0, **(options or {})}
-            task = _make_task(ray, settings)
+            # A worker process with a GPU is kept for the next run, as by default only one without is. Not as one of
+            # several: its next bundle may have another GPU.
+            calls = 0 if processes == 1 else 1
+            settings = {"num_cpus": 1, "num_gpus": gpus, "max_retries": -1, "max_calls": calls, **(options or {})}
+            launcher = _Launcher(ray, settings, processes)
             while not stopping:
                 configs = runs()
                 states = read_states(configs, claims)
@@ -101,13 +109,13 @@ def train_on_ray(
                     name, state = claims.name(config.output), states[config.output]
                     free = state is State.PENDING or (state is State.RUNNING and name in dead)
                     if free and config.output not in submitted and len(tasks) < (jobs or MAX_QUEUED):
-                        remote = task.options(name=name).remote
-                        tasks[remote(config, claims, Path.cwd(), settings["num_cpus"], train)] = config
+                        tasks[launcher.start(name, config, claims, train)] = config
                 if not tasks and not {State.PENDING, State.RUNNING} & set(states.values()):
                     break
                 if tasks:
                     done, _ = ray.wait(list(tasks), num_returns=len(tasks), timeout=POLL_SECONDS)
                     for reference in done:
+                        launcher.release(reference)
                         _collect(ray, reference, tasks.pop(reference))
                 else:  # other commands train what is left
                     time.sleep(POLL_SECONDS)
@@ -116,17 +124,73 @@ def train_on_ray(
                 ray.cancel(reference)  # like Ctrl-C in the process of the run
             if tasks:
                 ray.wait(list(tasks), num_returns=len(tasks), timeout=STOP_SECONDS)
+            for reference in tasks:
+                launcher.release(reference)
             if owns_ray:
                 ray.shutdown()
     if stopping:
         raise interrupted(Counter(read_states(runs(), claims).values()))
 
 
-def _make_task(ray: Any, options: Mapping[str, Any]) -> Any:
+class _Launcher:
+    """Starts the tasks of runs.
+
+    Args:
+        ray: The package.
+        settings: Options of a task, for each process of a run.
+        processes: Number of processes of a run.
+    """
+
+    def __init__(self, ray: Any, settings: Mapping[str, Any], processes: int) -> None:
+        self._settings, self._processes = dict(settings), processes
+        self._bundle: dict[str, Any] = {}
+        self._groups: dict[Any, Any] = {}
+        if processes > 1:  # a task is where its bundle is
+            self._bundle["strategy"] = self._settings.pop("scheduling_strategy", "PACK")
+            if (labels := self._settings.pop("label_selector", None)) is not None:
+                self._bundle["bundle_label_selector"] = [labels] * processes
+        with _refusals():
+            self._task = ray.remote(**self._settings)(_train_one)
+
+    def start(self, name: str, config: RunConfig, claims: Claims, train: Train | None) -> Any:
+        """Start a run, and return the reference of its task."""
+        group = self._reserve() if self._processes > 1 else None
+        task = self._task.options(name=name, **({} if group is None else _in_bundle(group, 0)))
+        reference = task.remote(config, claims, Path.cwd(), self._settings, self._processes, train)
+        self._groups[reference] = group
+        return reference
+
+    def release(self, reference: Any) -> None:
+        """Give up the placement group of a task, if it has one."""
+        if (group := self._groups.pop(reference)) is not None:
+            from ray.util import remove_placement_group
+
+            remove_placement_group(group)
+
+    def _reserve(self) -> Any:
+        from ray.util import placement_group
+
+        settings = self._settings
+        resources = {"CPU": settings["num_cpus"], "GPU": settings["num_gpus"], "memory": settings.get("memory")}
+        if kind := settings.get("accelerator_type"):
+            resources[f"accelerator_type:{kind}"] = 0.001  # as Ray writes it
+        bundle = {name: amount for name, amount in {**resources, **settings.get("resources", {})}.items() if amount}
+        with _refusals():
+            return placement_group([bundle] * self._processes, **self._bundle)
+
+
+@contextmanager
+def _refusals() -> Iterator[None]:
     try:
-        return ray.remote(**options)(_train_one)
+        yield
     except Exception as error:
         raise WorkerError(f"Ray refuses the options of a run: {describe(error)}") from None
+
+
+def _in_bundle(group: Any, number: int) -> dict[str, Any]:
+    from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+    return {"scheduling_strategy": PlacementGroupSchedulingStrategy(group, number)}
 
 
 def _collect(ray: Any, reference: Any, config: RunConfig) -> None:
@@ -143,7 +207,9 @@ def _collect(ray: Any, reference: Any, config: RunConfig) -> None:
         )
 
 
-def _train_one(config: RunConfig, claims: Claims, folder: Path, cpus: float, train: Train | None) -> str:
+def _train_one(
+    config: RunConfig, claims: Claims, folder: Path, settings: Mapping[str, Any], processes: int, train: Train | None
+) -> str:
     """Train a run in a process of Ray; return the name of the machine if it does not see the claims."""
     import torch
 
@@ -156,7 +222,12 @@ def _train_one(config: RunConfig, claims: Claims, folder: Path, cpus: float, tra
         time.sleep(0.5)
     os.chdir(folder)
     _require_own_gpu()
-    torch.set_num_threads(max(1, int(cpus)))
+    torch.set_num_threads(max(1, int(settings["num_cpus"])))
+    if processes > 1:
+        import ray
+
+        start = partial(_start_in_group, folder=folder, settings=settings)
+        train = in_ranks(train, processes, host=ray.util.get_node_ip_address(), start=start)
     with (
         suppress(Interrupted, KeyboardInterrupt),
         handle_signals(interrupt_once, [signal.SIGTERM]),  # of a machine that leaves; Ray's would exit at once
@@ -164,6 +235,41 @@ def _train_one(config: RunConfig, claims: Claims, folder: Path, cpus: float, tra
         work(partial(tuple, [config]), claims, train)
         return ""
     os._exit(0)  # without a result Ray starts the run elsewhere, unless it was cancelled
+
+
+def _start_in_group(share: Share, folder: Path, settings: Mapping[str, Any]) -> list[_RankTask]:
+    """Start the other ranks of a run in the placement group of this task."""
+    import ray
+
+    group = ray.util.get_current_placement_group()
+    task = ray.remote(**{**settings, "max_retries": 0})(_train_share)  # Ray starts rank 0 again, which starts all
+    others = range(1, int(share.variables["WORLD_SIZE"]))
+    return [_RankTask(task.options(**_in_bundle(group, rank)).remote(share, rank, folder)) for rank in others]
+
+
+def _train_share(share: Share, rank: int, folder: Path) -> int:
+    os.chdir(folder)
+    return share.run(rank, local_rank=0)  # a task sees its own GPU only
+
+
+@dataclass(frozen=True)
+class _RankTask:
+    """A rank that is a Ray task."""
+
+    reference: Any
+
+    def wait(self) -> int:
+        import ray
+
+        try:
+            return int(ray.get(self.reference))
+        except Exception:  # its process or machine was lost
+            return -1
+
+    def kill(self) -> None:
+        import ray
+
+        ray.cancel(self.reference, force=True)
 
 
 _first_gpus: str | None = None

@@ -6,12 +6,14 @@ import os
 import re
 import shlex
 import subprocess
+import sys
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 
+from swad.testbed.workers import ranks
 from swad.testbed.workers.claims import Claims, Watcher
 from swad.testbed.workers.local import Show, WorkerError
 from swad.testbed.workers.run_queue import Runs
@@ -40,6 +42,7 @@ def train_on_slurm(
     jobs: int | None = None,
     *,
     options: Mapping[str, str] | None = None,
+    processes: int = 1,
     device: str = "auto",
     show: Show = lambda states: None,
 ) -> None:
@@ -49,9 +52,10 @@ def train_on_slurm(
         runs: Returns the runs.
         claims: Who trains which run, on a file system that all nodes share.
         command: Starts the workers of a job, e.g. `["swad", "sweep", "work", "DIR"]`.
-        jobs: Most runs at a time. A job with several GPUs trains as many runs. Default: 100.
+        jobs: Most runs at a time. A job trains as many as its GPUs are for. Default: 100.
         options: Options of sbatch by their names, e.g. `{"partition": "gpu", "gpus-per-node": "4"}`.
-        device: Device of the runs. Jobs ask for one GPU by default, unless it is the CPU.
+        processes: How many processes train a run together. Jobs ask for as many tasks by default, on one node.
+        device: Device of the runs. Jobs ask for one GPU for each process by default, unless it is the CPU.
         show: Called every few seconds.
 
     Raises:
@@ -60,9 +64,14 @@ def train_on_slurm(
     """
     folder, watcher, stopping = claims.root.parent / FOLDER, Watcher(), False
     options = {name.replace("_", "-"): value for name, value in (options or {}).items()}
+    nodes = _count_nodes(options) if processes > 1 else 1
+    per_node = -(-processes // nodes)
     if device != "cpu" and not any(name.startswith(("gpus", "gres")) for name in options):
-        options["gpus"] = "1"
-    at_most = -(-(jobs or 100) // count_gpus(options))
+        options["gpus" if processes == 1 else "gpus-per-node"] = str(per_node)
+    runs_per_job = max(1, count_gpus(options) // processes) if nodes == 1 else 1
+    if processes > 1:
+        options = {"nodes": str(nodes), "ntasks-per-node": str(per_node * runs_per_job), **options}
+    at_most = -(-(jobs or 100) // runs_per_job)
     refresh(runs(), claims)
     submissions, before = 0, claims.all_marks()
 
@@ -105,6 +114,22 @@ def count_gpus(options: Mapping[str, str]) -> int:
     """
     values = [value for name, value in options.items() if name.startswith(("gpus", "gres"))]
     return max([1, *(int(number[0]) for value in values if (number := re.search(r"\d+$", value)))])
+
+
+def _count_nodes(options: Mapping[str, str]) -> int:
+    nodes = options.get("nodes", "1")
+    if not nodes.isdecimal() or nodes == "0":
+        raise WorkerError(f"nodes must be a number for runs in several processes, got {nodes}: e.g. nodes=2")
+    return int(nodes)
+
+
+def start_on_nodes(share: ranks.Share) -> list[ranks.Rank]:
+    """Start the other ranks of a run on all nodes of this job. The first task ends at once: the worker is rank 0."""
+    counts = {"ntasks": share.variables["WORLD_SIZE"], "ntasks-per-node": share.variables["LOCAL_WORLD_SIZE"]}
+    command = ["srun", "--kill-on-bad-exit=1", *(f"--{name}={count}" for name, count in counts.items())]
+    if "SLURM_CPUS_PER_TASK" in os.environ:  # which srun does not read
+        command.append(f"--cpus-per-task={os.environ['SLURM_CPUS_PER_TASK']}")
+    return [ranks.RankProcess([*command, sys.executable, "-m", ranks.__name__], share)]
 
 
 def _submit(folder: Path, command: Sequence[str], jobs: int, options: Mapping[str, str]) -> None:

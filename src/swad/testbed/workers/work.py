@@ -129,7 +129,7 @@ def _train(config: RunConfig, claim: Claim, train: Train | None) -> str | None:
             if isinstance(error, loop.RunInterrupted):
                 (directory / STARTS).unlink(missing_ok=True)
                 raise
-            _leave_broken_device(directory, error)
+            leave_broken_device(directory, error)
             keep_images(False)  # it may have failed for lack of memory
             with suppress(OSError):  # a full disk must not stop the other runs
                 write_failure(directory, describe(error), traceback.format_exc().splitlines())
@@ -157,7 +157,7 @@ def _free_device_memory() -> None:
         torch.cuda.empty_cache()
 
 
-def _leave_broken_device(directory: Path, error: Exception) -> None:
+def leave_broken_device(directory: Path, error: Exception) -> None:
     """End the process if a failed run left a GPU that accepts no further work: every later run would fail too."""
     import torch
 

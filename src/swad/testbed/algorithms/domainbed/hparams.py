@@ -12,8 +12,6 @@ from typing import Any, ClassVar, cast
 from swad.testbed.algorithms import hyperparameters as hp
 from swad.testbed.data.benchmark import Benchmark
 
-SHARED = {"lr": "lr", "batch_size": "batch_size", "weight_decay": "weight_decay", "resnet_dropout": "dropout"}
-"""The hyperparameters that all our algorithms have, by their names in DomainBed."""
 N_DRAWS = 8  # that show whether a hyperparameter takes fractions
 
 
@@ -38,7 +36,8 @@ class DomainBedHyperparameters(hp.Hyperparameters):
         if cls.registry is None:
             return {}
         values = cls._fields(cls.registry.default_hparams(cls.class_name, _dataset(benchmark)))
-        return {name: value for name, value in values.items() if name not in SHARED.values()}
+        shared = {field.name for field in dataclasses.fields(hp.Hyperparameters)}
+        return {name: value for name, value in values.items() if name not in shared}
 
     @classmethod
     def draw_on(cls, benchmark: Benchmark, seed: int) -> dict[str, Any] | None:
@@ -51,20 +50,16 @@ class DomainBedHyperparameters(hp.Hyperparameters):
     @classmethod
     def _fields(cls, hparams: Mapping[str, Any]) -> dict[str, Any]:
         """Return the values of fields from hyperparameters by their names in DomainBed, without those of no field."""
-        named = {field.metadata["domainbed"] or field.name: field for field in dataclasses.fields(cls)}
+        named = _by_domainbed_name(cls)
         pairs = ((named[name], _plain(value)) for name, value in hparams.items() if name in named)
         return {field.name: cast(Any, type(field.default))(value) for field, value in pairs}
 
     def to_hparams(self) -> dict[str, Any]:
         """Return them as the class gets them: with what no run sets, at the file's defaults."""
         defaults = {} if self.registry is None else self.registry.default_hparams(self.class_name, "PACS")
-        own = {
-            field.metadata["domainbed"] or field.name: getattr(self, field.name) for field in dataclasses.fields(self)
-        }
-        switches = {
-            name: bool(own[name]) for name, value in defaults.items() if isinstance(value, bool) and name in own
-        }
-        return {"nonlinear_classifier": False, **defaults, **own, **switches}
+        own = {name: getattr(self, field.name) for name, field in _by_domainbed_name(type(self)).items()}
+        own |= {name: bool(own[name]) for name in own if isinstance(defaults.get(name), bool)}
+        return {"nonlinear_classifier": False, **defaults, **own}
 
 
 def declare(class_name: str, registry: ModuleType | None) -> type[DomainBedHyperparameters]:
@@ -76,12 +71,12 @@ def declare(class_name: str, registry: ModuleType | None) -> type[DomainBedHyper
         own = registry.default_hparams(class_name, "PACS")
         common = registry.default_hparams("ERM", "PACS")
         draws = [registry.random_hparams(class_name, "PACS", seed) for seed in range(1, N_DRAWS + 1)]
-    inherited = {field.name: field for field in dataclasses.fields(hp.Hyperparameters)}
+    shared = _by_domainbed_name(hp.Hyperparameters)
+    taken = {field.name for field in shared.values()}
     fields = []
     for name, value in own.items():
         default = _plain(value)
-        if name in SHARED:
-            of_all = inherited[SHARED[name]]
+        if (of_all := shared.get(name)) is not None:
             default = cast(Any, type(of_all.default))(default)
             own_range = OwnRange((default,))
             metadata = {**of_all.metadata, "range": own_range, "low_res": own_range, "by_dataset": {}}
@@ -89,7 +84,7 @@ def declare(class_name: str, registry: ModuleType | None) -> type[DomainBedHyper
         elif name not in common and isinstance(default, bool | int | float):
             fractions = any(isinstance(_plain(draw.get(name)), float) for draw in draws)
             default = float(default) if fractions else default + 0
-            field = name + "_" * (keyword.iskeyword(name) or name in inherited)
+            field = name + "_" * (keyword.iskeyword(name) or name in taken)
             help = "a switch: 0 or 1" if isinstance(value, bool) else "see the file"
             declared = hp.hyper(default, OwnRange((default,)), help, low=-math.inf, domainbed=name)
             fields.append((field, type(default), declared))
@@ -97,6 +92,10 @@ def declare(class_name: str, registry: ModuleType | None) -> type[DomainBedHyper
     return dataclasses.make_dataclass(
         f"{class_name}Hyperparameters", fields, bases=(DomainBedHyperparameters,), frozen=True, namespace=namespace
     )
+
+
+def _by_domainbed_name(cls: type[hp.Hyperparameters]) -> dict[str, dataclasses.Field[Any]]:
+    return {field.metadata["domainbed"] or field.name: field for field in dataclasses.fields(cls)}
 
 
 def _plain(value: Any) -> Any:
