@@ -283,3 +283,10 @@ def test_a_worker_trains_what_is_left_of_a_sweep(tmp_path):
     assert sweep("status", "s").splitlines()[1].split()[2:7] == ["2", "0", "0", "0", "2"]
     with pytest.raises(ConfigError, match=r"typo contains no sweep \(sweep.json\)"):
         sweep("work", "typo")
+
+
+@pytest.mark.parametrize("command", ["--dry-run", "work"])
+def test_torchrun_is_refused(monkeypatch, command):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ValueError, match="leave torchrun out, and give --processes 2"):
+        sweep(command)

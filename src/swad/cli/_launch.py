@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -38,6 +39,14 @@ def parse_launcher_options(texts: Sequence[str] | None) -> dict[str, str]:
     return options
 
 
+def torchrun_problems() -> list[str]:
+    """Refuse torchrun, under which every process would be a worker of its own and wait for the others in each run."""
+    count = os.environ.get("WORLD_SIZE", "1")
+    if count == "1":
+        return []
+    return [f"workers start the processes of a run themselves: leave torchrun out, and give --processes {count}"]
+
+
 @dataclass(frozen=True)
 class LaunchOptions:
     """Where a command line wants runs to train.
@@ -58,7 +67,7 @@ class LaunchOptions:
 
     def problems(self) -> list[str]:
         """List what is wrong with the options. Those of Slurm and Ray are checked there."""
-        problems = []
+        problems = torchrun_problems()
         if self.launcher not in LAUNCHERS:
             problems.append(choice_problem("--launcher", self.launcher, LAUNCHERS))
         counts = {"--jobs": self.jobs, "--jobs-per-gpu": self.jobs_per_gpu, "--processes": self.processes}

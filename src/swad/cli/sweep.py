@@ -187,10 +187,13 @@ def work(
 
     All workers of a sweep need one file system. Add runs with `swad sweep run`; this command only works on them.
     """
+    from swad.cli._launch import torchrun_problems
     from swad.testbed.sweep.directory import SweepDir
     from swad.testbed.training.checks import require_processes
     from swad.testbed.workers.in_job import work_here
 
+    if problems := torchrun_problems():
+        raise ValueError(problems[0])
     directory = SweepDir(output, allow_failed=allow_failed)
     directory.require()
     device = str(directory.specs[-1].options.get("device", SETTINGS["device"].default))
