@@ -316,10 +316,3 @@ def test_runs_whose_unselected_weights_were_removed_can_still_be_tuned(fresh):
         path.unlink()
     with pytest.raises(RunError, match="no weights left"):
         measure(fresh, ONE)
-
-
-def test_rows_of_earlier_versions_are_passed_over(fresh):
-    values = measure(fresh / "paper-0", ONE)
-    with (fresh / "paper-0" / "tune.jsonl").open("a") as file:
-        file.write('{"v": 1, "key": "b1", "kind": "validation", "average": "5-8", "accuracy": {"out": {"a": 0.5}}}\n')
-    assert measure(fresh / "paper-0", ONE).equals(values)

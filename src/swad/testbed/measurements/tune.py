@@ -225,11 +225,6 @@ class Tune(Measurement):
         return found | {tuning.TRAINED: row["trained"], tuning.CONVERGED: row["converged"]}
 
     @classmethod
-    def upgrade(cls, rows: Sequence[Row]) -> Iterator[Row]:
-        """Earlier rows did not say which settings they are of."""
-        return (row for row in rows if row["kind"] not in ("validation", "target"))
-
-    @classmethod
     def shown(cls, values: pd.DataFrame) -> pd.DataFrame:
         """Tables show settings with equal averages in one line."""
         return tuning.settings_shown(values)
