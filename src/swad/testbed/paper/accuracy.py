@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 from swad.testbed.paper.methods import QUOTED, PaperMethod
 from swad.testbed.paper.paper_config import PaperConfig
 from swad.testbed.paper.reproduction import PaperRuns
-from swad.testbed.results.column_marks import legend, mark_column
 from swad.testbed.results.compare import units_of_methods
 from swad.testbed.results.published import Number, Printed
 from swad.testbed.results.run_data import RunData
 from swad.testbed.results.selection import SelectionError, select
 from swad.testbed.results.tables import PAPER, Cell, Row, Table, percent_cell
+from swad.testbed.results.unit_tables import legend, mark_column
 from swad.util.statistics import mean
 
 if TYPE_CHECKING:

@@ -15,9 +15,9 @@ from swad.testbed.paper.methods import PaperMethod
 from swad.testbed.paper.paper_config import PaperConfig
 from swad.testbed.paper.reproduction import PaperRuns
 from swad.testbed.results.compare import compare, units_of_methods
-from swad.testbed.results.comparison_tables import comparisons_tables
 from swad.testbed.results.comparisons import on_dataset
 from swad.testbed.results.tables import Table
+from swad.testbed.results.unit_tables import comparisons_tables
 
 if TYPE_CHECKING:
     import pandas as pd
