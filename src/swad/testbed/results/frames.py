@@ -43,7 +43,6 @@ class Line(msgspec.Struct, gc=False):
 
 
 _LINES = msgspec.json.Decoder(Line)
-_SERIES = attrgetter("domain", "split", "metric", "average")
 _STEP, _VALUE = attrgetter("step"), attrgetter("value")
 
 
@@ -84,17 +83,13 @@ class RecordColumns:
     def __init__(self) -> None:
         self._series = _Codes()  # of domain, split, metric and weights, which repeat from step to step
         self._steps, self._codes, self._values = ([np.array([], kind)] for kind in (np.int64, np.int32, np.float64))
-        self._last: Sequence[tuple[str | None, ...]] = ()
         self._ends = [0]
 
     def add(self, records: Sequence[Line | Record]) -> int:
         """Add the records of the next run, and return its number."""
-        series = tuple(map(_SERIES, records))
-        if series != self._last:  # the runs of a search mostly have the same, and comparing takes less than searching
-            self._codes.append(np.fromiter(map(self._series.__getitem__, series), np.int32, len(records)))
-            self._last = series
-        else:
-            self._codes.append(self._codes[-1])
+        series = self._series
+        codes = [series[each.domain, each.split, each.metric, each.average] for each in records]
+        self._codes.append(np.array(codes, np.int32))
         self._steps.append(np.fromiter(map(_STEP, records), np.int64, len(records)))
         self._values.append(np.fromiter(map(_VALUE, records), np.float64, len(records)))
         self._ends.append(self._ends[-1] + len(records))
