@@ -135,19 +135,19 @@ def distinct(rows: pd.DataFrame, name: str) -> list[tuple[int, str]]:
     """
     names, codes = rows[name].cat.categories.tolist(), rows[name].cat.codes.to_numpy()
     known = codes >= 0
-    keys = pd.unique(rows.run.to_numpy()[known].astype(np.int64) * max(len(names), 1) + codes[known]).tolist()
+    keys = pd.unique(rows.run.to_numpy(np.int64)[known] * max(len(names), 1) + codes[known]).tolist()
     return [(key // len(names), names[key % len(names)]) for key in keys]
 
 
 def repeats(rows: pd.DataFrame) -> pd.DataFrame:
     """Return the records whose value was recorded before, for the same step."""
-    columns = [rows.run.to_numpy(), rows.step.to_numpy(), *(rows[name].cat.codes.to_numpy() for name in TEXTS)]
-    mixed = np.zeros(len(rows), np.uint64)
-    for column in columns:  # rows that are the same have the same number; the few others with it are separated below
-        mixed = (mixed + column.astype(np.uint64)) * np.uint64(0x9E3779B97F4A7C15)
-        mixed ^= mixed >> np.uint64(29)
-    ordered = np.sort(mixed)  # far faster than hashing
-    suspects = rows[np.isin(mixed, ordered[1:][ordered[1:] == ordered[:-1]])]
+    # One number for each key. Where it exceeds 64 bits, others may have the same, and are separated below.
+    number = rows.run.to_numpy(np.uint64)
+    for column in (rows.step, *(rows[name].cat.codes + 1 for name in TEXTS)):
+        size = int(column.max()) + 1 if len(column) else 1
+        number = number * np.uint64(size) + column.to_numpy(np.uint64)
+    ordered = np.sort(number)  # far faster than hashing
+    suspects = rows[np.isin(number, ordered[1:][ordered[1:] == ordered[:-1]])]
     return suspects[suspects.duplicated([name for name in COLUMNS if name != "value"]).to_numpy()]
 
 
