@@ -15,9 +15,7 @@ from swad.testbed.paper.items import ITEMS
 from swad.testbed.paper.paper_config import PaperConfig
 from swad.testbed.paper.reproduction import PaperRuns, availability_notes
 from swad.testbed.paper.trainings import Training
-from swad.testbed.results.column_marks import LOWER
 from swad.testbed.results.compare import compare, units_of_methods
-from swad.testbed.results.comparison_tables import comparisons_tables
 from swad.testbed.results.comparisons import BASELINE, on_dataset
 from swad.testbed.results.domainbed import DOMAINS
 from swad.testbed.results.labels import algorithm_label
@@ -27,6 +25,7 @@ from swad.testbed.results.run_tables import PaperRows, accuracy_table
 from swad.testbed.results.runs import find_runs
 from swad.testbed.results.selection import DatasetResults, collect_results
 from swad.testbed.results.tables import PAPER, Cell, Row, Table
+from swad.testbed.results.unit_tables import LOWER, comparisons_tables
 from swad.util.paired import adjust_p_values
 from swad.util.statistics import mean
 

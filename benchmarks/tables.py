@@ -56,9 +56,10 @@ from swad.testbed.measurements.flatness import Flatness
 from swad.testbed.measurements.windows import Windows
 from swad.testbed.results.compare import arrow, compare, is_clear, units_of
 from swad.testbed.results.measured import measured
-from swad.testbed.results.measured_report import PLACE, decimals_of, mean_table, report
+from swad.testbed.results.measured_report import PLACE, report
 from swad.testbed.results.surfaces import points_table, read_surface
 from swad.testbed.results.tables import Cell, Row, Table
+from swad.testbed.results.unit_tables import decimals_of, mean_table
 from swad.testbed.results.windows import BEST, FIRST, LAST, choices
 from swad.util.names import counted
 from swad.util.statistics import mean
@@ -101,7 +102,7 @@ def flatness(source: Path) -> Table | None:
     units = {place: units_of(rows)[methods] for place, rows in at.items()}
     n_targets, n_trials = values["target"].nunique(), values["trial"].nunique()
     names = {place: f"{SIDES[place[0]]}, γ = {place[1]:g}" for place in columns}
-    rows = list(mean_table("", {names[place]: units[place] for place in columns}, Flatness).rows)
+    rows = list(mean_table("", {names[place]: units[place] for place in columns}, scale=1, decimals=None).rows)
     tests = compare(units, "SWAD", "trials").itertuples()
     by_cell = {(test.method, test.quantity): test for test in tests}
     differences_of = {name: tuple(_reversed(by_cell[name, place]) for place in columns) for name in others}
@@ -132,7 +133,7 @@ def curves(source: Path) -> Table:
     cells: dict[str, dict[str, Cell]] = {}
     for row in content["curves"]:
         if row["group"] == "mean over targets" and row["radius"] > 0:
-            numbers = (f"{row[name]:.{decimals_of(row['mean'], Flatness)}f}" for name in ("mean", "low", "high"))
+            numbers = (f"{row[name]:.{decimals_of(row['mean'])}f}" for name in ("mean", "low", "high"))
             cell = Cell(text="{} ({} to {})".format(*numbers))
             cells.setdefault(f"{row['side']}: {row['method']}", {})[f"γ = {row['radius']:g}"] = cell
     names = list(dict.fromkeys(name for by_radius in cells.values() for name in by_radius))

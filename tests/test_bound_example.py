@@ -10,12 +10,14 @@ import numpy as np
 import pytest
 import torch
 
+from swad.flatness.theorems import Divergence, bound
+
 pytest.importorskip("sklearn")
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "bound" / "bound_of_a_run.py"
 FUNCTIONS = runpy.run_path(str(EXAMPLE))
-divergence, divergence_of_errors, bounds_of_run = (
-    FUNCTIONS[name] for name in ("divergence", "divergence_of_errors", "bounds_of_run")
+divergence, divergence_of_errors, bounds_of_run, bound_figure = (
+    FUNCTIONS[name] for name in ("divergence", "divergence_of_errors", "bounds_of_run", "bound_figure")
 )
 
 
@@ -136,3 +138,32 @@ def test_it_runs_as_its_first_lines_say(tiny_run, tmp_path):
     assert sum(line.startswith("Theorem 1 ") for line in lines) == 2
     assert lines[-1] == str(figure)
     assert figure.stat().st_size > 1000
+
+
+def test_the_figure_says_that_the_bound_diverges():
+    pytest.importorskip("matplotlib")
+    settings = {"diameter": 10.0, "dimension": 100, "m": 1000, "vc_cover": 10}
+    figure = bound_figure([bound(0.1, [0.5], gamma=gamma, **settings) for gamma in (0.01, 0.1, 1.0)])
+    (axes,) = figure.axes
+    title = axes.get_title(loc="left")
+    assert "grows without limit as γ → 0" in title
+    assert "Above 1" in title
+    lines = {line.get_label(): line.get_ydata() for line in axes.lines}
+    assert lines["confidence, printed"][0] > lines["confidence, printed"][-1]
+    assert not axes.collections  # numbers without an interval have no band
+    apart = Divergence(0.5, 0.4, 0.8)
+    (axes,) = bound_figure([bound(0.1, [apart], gamma=gamma, **settings) for gamma in (0.1, 1.0)]).axes
+    (band,) = axes.collections
+    assert band.get_label() == "its interval"
+    assert axes.get_ylabel() == "error (log scale)"
+    assert {0.2, 0.4} == {round(y, 6) for y in band.get_paths()[0].vertices[:, 1].tolist()}
+    wide = Divergence(0.5, 0.001, 40.0)
+    (axes,) = bound_figure([bound(0.1, [wide], gamma=gamma, **settings) for gamma in (0.1, 1.0)]).axes
+    low, high = axes.get_ylim()
+    assert low < 0.0005
+    assert high > 20
+    del settings["vc_cover"]  # then only Hoeffding's form has numbers
+    (axes,) = bound_figure([bound(0.1, [0.5], gamma=gamma, **settings) for gamma in (0.1, 1.0)]).axes
+    assert [line.get_label() for line in axes.lines if "confidence" in line.get_label()] == ["confidence, Hoeffding"]
+    with pytest.raises(ValueError, match="one radius or more"):
+        bound_figure([])

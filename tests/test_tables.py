@@ -186,19 +186,16 @@ def test_windows_and_errors_are_those_of_the_unseen_domain(tmp_path):
         write_measured_run(run, trial=trial)
         for accuracy in (0.1, 0.5):  # the last measurement counts
             with RowFile(run, WINDOWS) as file:
-                settings = {"average": "swad", "range": [1, 20], "segments": [[1, 10], [11, 20]], "every": 1}
-                key = file.add_settings({**settings, "images": 5, "seed": accuracy})
-                for side, add in (("target", 0.0), ("validation", 0.3)):
-                    value = {"accuracy": {"photo": accuracy + add + trial / 100}}
+                key = file.add_settings({"every": 1, "images": 5, "seed": accuracy})
+                for side, add in (("unseen", 0.0), ("seen", 0.3)):
+                    row = {"key": key, "kind": "measured", "fingerprint": "f", "domain": "photo", "side": side}
+                    value = accuracy + add + trial / 100
+                    file.append({**row, "weights": "swad", "first": 1, "last": 20, "accuracy": value})
                     for first, last, more in ((1, 10, 0), (1, 20, 0), (11, 20, 0.02 + trial / 500)):
-                        window = {
-                            "first": first,
-                            "last": last,
-                            "accuracy": {"photo": value["accuracy"]["photo"] + more},
-                        }
-                        file.append({"key": key, "kind": "window", "side": side, **window})
-                    file.append({"key": key, "kind": "saved", "side": side, "weights": "swad", **value})
-                file.mark_shown(key)
+                        window = {"weights": f"{first}-{last}", "first": first, "last": last}
+                        file.append({**row, **window, "accuracy": value + more})
+                names = ["swad", "1-10", "1-20", "11-20"]
+                file.mark_shown(key, weights=names, fingerprints=["f"] * len(names))
         with RowFile(run, ROBUSTNESS) as file:
             key = file.add_settings({"images": 5, "seed": 0})
             for weights, side, case in product(("best", "swad"), ("seen", "unseen"), (("none", 0), ("fog", 5))):
@@ -206,7 +203,7 @@ def test_windows_and_errors_are_those_of_the_unseen_domain(tmp_path):
                 row = {"weights": weights, "fingerprint": "f", "side": side, "error": error}
                 row["domain"] = "photo" if side == "unseen" else "sketch"
                 file.append({"key": key, "kind": "error", **row, "corruption": case[0], "severity": case[1]})
-            file.mark_shown(key, weights=["best", "swad"])
+            file.mark_shown(key, weights=["best", "swad"], fingerprints=["f", "f"])
     assert tables.windows(tmp_path).rows[0].cells[1].value == pytest.approx(50.5)
     choices = tables.window_choices(tmp_path)
     assert choices.columns == ("PACS, target", "PACS, validation")

@@ -6,11 +6,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-import torch
-
 from helpers.configs import stored
-from helpers.landscapes import Point
-from swad.flatness import Comparison, local
 from swad.testbed.results.measurement_rows import FLATNESS, SURFACE, Row, RowFile, read_rows
 from swad.testbed.results.records import Record, RecordWriter
 from swad.testbed.results.run_data import RunData
@@ -44,61 +40,27 @@ def write_measured_run(
     with RowFile(folder, FLATNESS) as file:
         key = file.add_settings({"radii": list(RADII), "images": 10})
         for weights, steep in STEEP.items():
-            for domain in (*domains, target, "seen", "unseen", None):
+            for domain in (*domains, target):
                 for radius in RADII:
-                    mean = factor * steep * radius**2 * (2 if domain in ("unseen", target) else 1)
-                    row = {"kind": "row", "weights": weights, "domain": domain, "radius": radius, "mean": mean}
-                    file.append({"key": key, **row, "low": mean - 1, "high": mean + 2, "n_directions": 8})
-        for side in ("seen", "unseen"):
-            for radius in RADII:
-                mean = -2.0 * radius**2
-                row = {"kind": "difference", "first": "swad", "second": "best", "domain": side, "radius": radius}
-                file.append({"key": key, **row, "mean": mean, "low": mean - 1, "high": mean / 2, "p": 0.01})
-        file.mark_shown(key)
+                    mean = factor * steep * radius**2 * (2 if domain == target else 1)
+                    place = {"weights": weights, "fingerprint": weights, "domain": domain, "radius": radius}
+                    row = {"kind": "row", **place, "side": "unseen" if domain == target else "seen", "mean": mean}
+                    file.append({"key": key, **row, "low": mean - 1, "high": mean + 2})
+        file.mark_shown(key, weights=list(STEEP), fingerprints=list(STEEP))
     with RowFile(folder, SURFACE) as file:
         corners = ["step-000050", "step-000070", "step-000090"]
         content = {"corners": corners, "points": ["swad"], "seen": domains, "unseen": [target]}
         key = file.add_settings({"shape": "plane", **content})
         xs, ys = [-1.0, 0.0, 1.0, 2.0], [-1.0, 0.0, 1.5]
-        file.append({"key": key, "kind": "surface", "xs": xs, "ys": ys, "parameters": 9})
+        file.append({"key": key, "kind": "surface", "fingerprint": "1", "xs": xs, "ys": ys, "parameters": 9})
         named = {"1": (0.0, 0.0), "2": (1.0, 0.0), "3": (0.5, 1.0), "mean": (0.5, 1 / 3), "swad": (0.4, 0.3)}
         spots = [(None, x, y) for y in ys for x in xs] + [(name, *where) for name, where in named.items()]
         for name, x, y in spots:
             losses = dict.fromkeys(domains, 0.01 + x**2 + y**2) | {target: 2.0 + x}
             point = {"kind": "surface-point", "name": name, "x": x, "y": y, "distance": 0.5 * (name == "swad")}
-            file.append({"key": key, **point, "losses": losses, "errors": {}})
-        file.mark_shown(key)
+            file.append({"key": key, **point, "fingerprint": "1", "losses": losses, "errors": {}})
+        file.mark_shown(key, fingerprints=["1"])
     return load_run(folder)
-
-
-def quadratics(steep: float):
-    """Return losses of 40 images of two domains around the weights of `Point`, each with its own eigenvalues."""
-    start = Point().vector().detach()
-    drawn = torch.Generator().manual_seed(0)
-    hessians = {name: steep * torch.rand(40, 10, generator=drawn, dtype=torch.float64) for name in ("art", "photo")}
-    return lambda model: {name: one @ (model.vector() - start).square() for name, one in hessians.items()}
-
-
-def raw_run(
-    folder: Path, algorithm: str, factor: float, seed: int = 0, trial: int = 0, **settings: object
-) -> tuple[RunData, dict[str, object]]:
-    """Write a run whose F was really measured, of one quadratic per image, with its raw rows."""
-    folder.mkdir(parents=True)
-    config = {"dataset": "PACS", "target": "photo", "trial": trial, "algorithm": algorithm}
-    (folder / "config.json").write_text(json.dumps(stored(config)))
-    (folder / "done.json").write_text("{}")
-    groups, models = {"seen": ["art"], "unseen": ["photo"]}, {}
-    with RowFile(folder, FLATNESS) as file:
-        key = file.add_settings({"radii": [0.0, 1.0, 2.0], "images": 40, **settings})
-        for name, steep in (("best", factor), ("swad", factor / 2)):
-            flat = local(Point(), quadratics(steep), [0.0, 1.0, 2.0], 40, seed, groups=groups)
-            models[name] = flat
-            file.append({"key": key, **flat.to_row(name)})
-            file.append(*({"key": key, "kind": "row", "weights": name, **row.as_dict()} for row in flat.rows))
-        both = Comparison(models)
-        file.append(*({"key": key, "kind": "difference", **r.as_dict()} for r in both.differences("swad", "best")))
-        file.mark_shown(key, first="best")
-    return load_run(folder), models
 
 
 def replace_rows(directory: Path, name: str, replaced: Callable[[Row], Row]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
+import re
 import shutil
 import time
 
@@ -12,34 +13,8 @@ from swad.util.names import counted
 
 EXAMPLES = "swad doctor"
 
-EXTRAS = {
-    "vision": (
-        "torchvision",
-        "timm",
-        "huggingface-hub",
-        "safetensors",
-        "scikit-learn",
-        "rich",
-        "typer",
-        "pandas",
-        "msgspec",
-        "pillow",
-        "numpy",
-        "gdown",
-        "pooch",
-        "requests",
-    ),
-    "torchcodec": ("torchcodec",),
-    "hub": ("pyarrow",),
-    "report": ("matplotlib", "jinja2", "scipy"),
-    "flatness": ("curvlinops-for-pytorch",),
-    "sweep": ("ray",),
-    "export": ("onnx", "onnxscript", "onnxruntime"),
-    "log": ("wandb", "mlflow-skinny", "tensorboard"),
-    "lightning": ("lightning",),
-    "transformers": ("transformers", "accelerate"),
-}
-"""The packages of each extra, apart from those of the extras above it."""
+NOT_SHOWN = ("demo", "all", "docs", "test")
+"""Extras that combine others, or that are for developers."""
 
 
 def doctor() -> None:
@@ -53,13 +28,25 @@ def doctor() -> None:
     table.add_column()
     for name, value in (*_system(), *_torch()):
         table.add_row(name, value)
-    for extra, packages in EXTRAS.items():
+    for extra, packages in extras().items():
         versions = {package: _version(package) for package in packages}
         installed = ", ".join(f"{package} {version}" for package, version in versions.items() if version)
         missing = ", ".join(package for package, version in versions.items() if not version)
         note = f'[yellow]{missing} missing[/]: pip install "swad\\[{extra}]"' if missing else ""
         table.add_row(extra, "; ".join(filter(None, (installed, note))))
     make_console().print(table)
+
+
+def extras() -> dict[str, list[str]]:
+    """Return the packages of each extra, apart from those of the extras above it."""
+    packages: dict[str, list[str]] = {}
+    known = {"torch"}  # shown with its devices
+    for requirement in importlib.metadata.requires("swad") or ():
+        if (match := re.match(r"([\w.-]+).*\bextra == .(\w+)", requirement)) and match[2] not in NOT_SHOWN:
+            of_extra = packages.setdefault(match[2], [])
+            of_extra += [match[1]] * (match[1] not in known)
+            known.add(match[1])
+    return packages
 
 
 def _system() -> list[tuple[str, str]]:

@@ -81,10 +81,10 @@ def report(
     """Print the results of all runs in a directory next to the paper's, and write a page that works offline."""
     from swad.cli._console import make_console, short_warnings
     from swad.testbed.results.compare import UNIT_CHOICES
-    from swad.testbed.results.comparison_tables import comparisons_tables
     from swad.testbed.results.comparisons import not_compared
     from swad.testbed.results.diagnostics import find_problems
     from swad.testbed.results.run_tables import accuracy_table
+    from swad.testbed.results.unit_tables import comparisons_tables
 
     if no_page and output is not None:
         raise ValueError("--output names the page, but --no-page writes none: give one of them")
@@ -173,8 +173,8 @@ def _compare(
     by_dataset: Sequence[DatasetResults], baseline: str | None, unit: str, path: Path | None
 ) -> pd.DataFrame | None:
     """Compare all methods with the baseline, and write the comparisons to a CSV file if asked to; None without any."""
-    from swad.testbed.results.comparison_tables import comparisons_csv
     from swad.testbed.results.comparisons import compare_over_datasets, default_baseline
+    from swad.testbed.results.unit_tables import comparisons_csv
     from swad.util.files import write_text
 
     baseline = baseline or default_baseline(by_dataset)

@@ -9,7 +9,6 @@ import pytest
 
 from helpers.python_process import start_python
 from helpers.run_tree import PACS, make_tree, write_run
-from swad.testbed.results.column_marks import TEST
 from swad.testbed.results.compare import lower_than_best
 from swad.testbed.results.records import read_records
 from swad.testbed.results.run_data import RunData
@@ -26,6 +25,7 @@ from swad.testbed.results.runs import find_runs
 from swad.testbed.results.selection import collect_results
 from swad.testbed.results.tables import OURS, PAPER
 from swad.testbed.results.training_curves import valleys
+from swad.testbed.results.unit_tables import TEST
 
 
 def target_values(runs: list[RunData], target: str, average: str) -> list[float]:

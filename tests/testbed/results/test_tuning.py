@@ -22,7 +22,7 @@ NAMES = {"validation": "Validation, %", "target": "Target, %", "out": "target ou
 
 def row(setting: ValleySetting, trial: int = 0, dataset: str = "PACS", steps=(1, 9), trained=False, **accuracies):
     """Return the rows of `measured` of one setting in one run; keywords are accuracies, and options of the choice."""
-    options = {name: accuracies.pop(name) for name in ("select", "counts_from") if name in accuracies}
+    options = {name: accuracies.pop(name) for name in ("select",) if name in accuracies}
     seen = {NAMES["validation"]: accuracies.pop("validation")} if accuracies.get("validation") is not None else {}
     accuracies.pop("validation", None)
     converged = accuracies.pop("converged", 1)
@@ -86,27 +86,11 @@ def test_runs_without_a_target_are_a_group_of_their_own():
     assert chosen(*rows) == {"PACS": first, "PACS, no target": second}
 
 
-def test_counts_come_from_one_dataset_and_r_from_each():
-    def rows(**options):
-        return [
-            row(ValleySetting(3, 6, 0.2), validation=50, **options),
-            row(ValleySetting(3, 6, 0.3), validation=70, **options),
-            row(ValleySetting(5, 6, 0.2), validation=60, **options),
-            row(ValleySetting(3, 6, 0.2), dataset="VLCS", validation=60, **options),
-            row(ValleySetting(3, 6, 0.3), dataset="VLCS", validation=50, **options),
-            row(ValleySetting(5, 6, 0.2), dataset="VLCS", validation=90, **options),
-        ]
-
-    assert chosen(*rows())["VLCS"] == ValleySetting(5, 6, 0.2)
-    counted = chosen(*rows(counts_from="PACS"))
-    assert counted == {"PACS": ValleySetting(3, 6, 0.3), "VLCS": ValleySetting(3, 6, 0.2)}
-
-
 accuracies = st.lists(st.sampled_from([20.0, 40.0, 60.0]), min_size=24, max_size=24)
 
 
-@given(accuracies, accuracies, st.sampled_from(["A", None]))
-def test_only_the_oracle_sees_the_target(validation, target, counts_from):
+@given(accuracies, accuracies)
+def test_only_the_oracle_sees_the_target(validation, target):
     settings = GRID[::3]
     places = [(name, setting) for name in ("A", "B", "C") for setting in settings]
 
@@ -116,7 +100,6 @@ def test_only_the_oracle_sees_the_target(validation, target, counts_from):
                 setting,
                 dataset=name,
                 select=select,
-                counts_from=counts_from,
                 **{key: column[i] for key, column in columns.items()},
             )
             for i, (name, setting) in enumerate(places)
@@ -126,8 +109,6 @@ def test_only_the_oracle_sees_the_target(validation, target, counts_from):
     alone = choice("iid", validation=validation)
     assert choice("iid", validation=validation, target=target, out=target) == alone
     assert choice("oracle", validation=validation, out=target) == choice("iid", validation=target)
-    if counts_from:
-        assert len({(setting.n_converge, setting.n_tolerance) for setting in alone.values()}) == 1
 
 
 def test_equal_averages_share_a_line_and_fallbacks_are_marked():

@@ -11,11 +11,8 @@ import pytest
 
 from swad.testbed.measurements.windows import Windows
 from swad.testbed.results.compare import is_clear
-from swad.testbed.results.measured import COLUMNS, measured
+from swad.testbed.results.measured import COLUMNS
 from swad.testbed.results.measured_report import report
-from swad.testbed.results.measurement_rows import WINDOWS, RowFile
-from swad.testbed.results.records import RecordError
-from swad.testbed.results.run_data import RunData
 from swad.testbed.results.windows import BEST, nearest_window
 
 SEGMENTS = tuple((100 * k + 1, 100 * (k + 1)) for k in range(5))
@@ -122,25 +119,3 @@ def test_the_figure_marks_every_run_and_outlines_what_is_shown(tmp_path):
         "windows.svg",
     ]
     assert len(pd.read_csv(tmp_path / "windows.csv").query("quantity == 'Accuracy, %'")) == 6 * 17
-
-
-def test_rows_of_earlier_versions_are_read(tmp_path):
-    """They have the accuracies of all domains in one row, and the range of the average in the settings."""
-    with RowFile(tmp_path, WINDOWS) as file:
-        settings = {"average": "swad", "range": [4, 20], "segments": [[1, 10], [11, 20]], "every": 1, "images": 5}
-        key = file.add_settings({**settings, "records": "hash", "device": "cpu"})
-        file.append({"key": key, "kind": "saved", "side": "validation", "weights": "swad", "accuracy": {"a": 0.5}})
-        for window in ((1, 10), (1, 20), (11, 20)):
-            row = {"key": key, "kind": "window", "side": "validation", "first": window[0], "last": window[1]}
-            file.append({**row, "accuracy": {"a": 0.25, "b": 0.75 + window[0] / 100}})
-        file.mark_shown(key)
-    run = RunData(tmp_path, {"dataset": "PACS", "target": "photo"}, (), True)
-    values = measured([run], Windows)
-    assert values["settings"].unique().tolist() == ['{"every": 1, "images": 5}']
-    table = values.pivot(index="weights", columns="quantity", values="value")
-    assert table.loc["swad"].tolist() == [50, 4, 20]
-    assert table.loc["11-20"].tolist() == [pytest.approx(55.5), 11, 20]
-    with RowFile(tmp_path, WINDOWS) as file:
-        file.append({"key": "unknown", "kind": "window", "side": "validation", "first": 1, "last": 2, "accuracy": {}})
-    with pytest.raises(RecordError, match=r"windows.jsonl is damaged \(a row has an unexpected 'unknown'\)"):
-        measured([run], Windows)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from swad.testbed.measure.base import MeasuredRun, Measurement, SourceSplit
-from swad.testbed.measurements.flatness import changed_settings, with_side
+from swad.testbed.measurements.flatness import changed_settings
 from swad.testbed.results.measured import SIDES, Quantity
 from swad.testbed.results.measurement_rows import FLATNESS, Row
 
@@ -84,11 +84,6 @@ class Curvature(Measurement):
         (row,) = rows
         found: dict[Quantity, float] = {f"λ{i}": value for i, value in enumerate(row["eigenvalues"], start=1)}
         return found | {"Trace": row["trace"]}
-
-    @classmethod
-    def upgrade(cls, rows: Sequence[Row]) -> Iterable[Row]:
-        """Earlier rows name the side as their domain, beside those of every domain."""
-        return with_side(rows)
 
 
 MEASUREMENT = Curvature

@@ -6,12 +6,12 @@ evaluated a thousand times.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from swad.testbed.measure.base import MeasuredRun, Measurement, SourceSplit
-from swad.testbed.results.measured import SIDES, Quantity
+from swad.testbed.results.measured import Quantity
 from swad.testbed.results.measurement_rows import FLATNESS, Row
 
 if TYPE_CHECKING:
@@ -152,26 +152,12 @@ class Flatness(Measurement):
         """F by radius; at radius 0 it is 0."""
         return {row["radius"]: row["mean"] for row in sorted(rows, key=lambda row: row["radius"]) if row["radius"]}
 
-    @classmethod
-    def upgrade(cls, rows: Sequence[Row]) -> Iterable[Row]:
-        """Earlier rows have no side: those of a side name it as the domain, beside rows of every domain."""
-        return with_side(rows)
-
 
 def changed_settings(what: Any, **further: Any) -> dict[str, Any]:
     """Return the settings that differ from the default, so that earlier results keep the key they have without."""
     settings = {"include": what.include, "exclude": what.exclude, "split": what.source_split, **further}
     defaults = {"include": (), "exclude": (), "split": "training", "logits": "raw", "precision": "fp32"}
     return {name: value for name, value in settings.items() if value != defaults[name]}
-
-
-def with_side(rows: Sequence[Row]) -> Iterator[Row]:
-    """Return earlier rows of a side as rows of today, without those of single domains, which the side includes."""
-    for row in rows:
-        if "side" in row or "domain" not in row:
-            yield row
-        elif row["domain"] in SIDES:
-            yield {**row, "side": row["domain"]}
 
 
 def _numbers(row: Any) -> Row:

@@ -58,7 +58,6 @@ class Tune(Measurement):
         semantics: Definitions to try: paper, text, reference.
         select: Choose a setting by the sources' validation accuracy (iid), or by the target's (oracle), which is then
             evaluated for every setting.
-        counts_from: Choose N_s and N_e on this dataset and r on each dataset by itself, as the paper did with PACS.
         save: Directory for the averages with the chosen settings, as weights files.
     """
 
@@ -84,7 +83,6 @@ class Tune(Measurement):
     tolerance_ratio: tuple[float, ...] = (0.1, 0.2, 0.3)
     semantics: tuple[str, ...] = ("paper",)
     select: Literal["iid", "oracle"] = "iid"
-    counts_from: str | None = None
     save: str | None = None
 
     def problems(self) -> list[str]:
@@ -112,10 +110,7 @@ class Tune(Measurement):
         return "" if validation_losses(run) else "it recorded no validation loss"
 
     def check_together(self, runs: Sequence[SavedRun]) -> None:
-        """Refuse an unknown dataset before hours of evaluation, and say what cannot be evaluated."""
-        known = sorted({run.config.dataset for run in runs})
-        if self.counts_from is not None and self.counts_from not in known:
-            raise ValueError(f"N_s and N_e cannot be chosen on {self.counts_from}: the runs are on {', '.join(known)}")
+        """Say what cannot be evaluated."""
         if bare := [run for run in runs if not _segments(run)]:
             warnings.warn(
                 f"{len(bare)} of {counted(len(runs), 'run')} kept no segments, so only the averaged steps are shown: "
@@ -132,7 +127,7 @@ class Tune(Measurement):
 
     def options(self) -> dict[str, Any]:
         """Return how to choose."""
-        return {"select": self.select} | ({"counts_from": self.counts_from} if self.counts_from else {})
+        return {"select": self.select}
 
     def weights(self, run: SavedRun, names: Sequence[str]) -> dict[str, str]:
         """Return all settings, and those that the run was trained with."""
@@ -223,11 +218,6 @@ class Tune(Measurement):
         found |= {tuning.FIRST: row["first"], tuning.LAST: row["last"], tuning.AVERAGED: row["averaged"]}
         found |= {tuning.FIRST_LOSS: row["first_loss"]} if row["accuracy"] is None else {}
         return found | {tuning.TRAINED: row["trained"], tuning.CONVERGED: row["converged"]}
-
-    @classmethod
-    def upgrade(cls, rows: Sequence[Row]) -> Iterator[Row]:
-        """Earlier rows did not say which settings they are of."""
-        return (row for row in rows if row["kind"] not in ("validation", "target"))
 
     @classmethod
     def shown(cls, values: pd.DataFrame) -> pd.DataFrame:

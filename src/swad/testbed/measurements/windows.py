@@ -148,11 +148,6 @@ class Windows(Measurement):
         return found | ({windows.FIRST: row["first"], windows.LAST: row["last"]} if "first" in row else {})
 
     @classmethod
-    def upgrade(cls, rows: Sequence[Row]) -> Iterator[Row]:
-        """Earlier rows have the accuracies of all domains."""
-        return windows.upgraded(rows)
-
-    @classmethod
     def shown(cls, values: pd.DataFrame) -> pd.DataFrame:
         """Tables show the windows that matter."""
         return windows.choices(values)

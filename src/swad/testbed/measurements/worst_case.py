@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -98,11 +98,6 @@ class WorstCase(Measurement):
                 found[label] = row["loss"]
                 found[f"{label}, γ = {row['radius']:g}"] = row["lower_bound"]
         return found
-
-    @classmethod
-    def upgrade(cls, rows: Sequence[Row]) -> Iterable[Row]:
-        """Earlier rows do not say that they are of the sources."""
-        return [{"domain": "seen", "side": "seen", **row} if row["kind"] == cls.kind else row for row in rows]
 
 
 MEASUREMENT = WorstCase

@@ -7,19 +7,23 @@ are not the paper's come first and have no difference.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from swad.testbed.paper.methods import QUOTED, PaperMethod
 from swad.testbed.paper.paper_config import PaperConfig
 from swad.testbed.paper.reproduction import PaperRuns
-from swad.testbed.results.column_marks import legend, mark_column
 from swad.testbed.results.compare import units_of_methods
 from swad.testbed.results.published import Number, Printed
 from swad.testbed.results.run_data import RunData
 from swad.testbed.results.selection import SelectionError, select
 from swad.testbed.results.tables import PAPER, Cell, Row, Table, percent_cell
+from swad.testbed.results.unit_tables import legend, mark_column
 from swad.util.statistics import mean
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 DIFFERENCE = "ours − paper"
 """Group of the rows with differences."""
@@ -30,52 +34,50 @@ INCOMPLETE = "*"
 ARROWS = {"up": " ↑", "down": " ↓", "none": " –"}
 """Marks of Table 3: above ERM, below it, or neither."""
 
-Unit = tuple[str, int]
-"""Target and trial."""
+Side = Literal["value", "source"]
+"""The column of results: accuracies on the targets, or on their sources."""
 
-Accuracies = Mapping[Unit, float]
+Accuracies: TypeAlias = "pd.Series"
 """The accuracies of one method by target and trial."""
 
 
-@dataclass(frozen=True)
-class MethodAccuracy:
-    """The accuracies of a method on one dataset by target and trial: on the target, and on its sources."""
-
-    out_of_domain: dict[Unit, float]
-    in_domain: dict[Unit, float]
-    selected: list[RunData] = field(repr=False)
-    """The runs behind them."""
-    targets: tuple[str, ...]
-    """All domains of the dataset, each of which should be a target."""
-
-    def values(self, in_domain: bool = False) -> dict[Unit, float]:
-        """Return the accuracies of one side."""
-        return self.in_domain if in_domain else self.out_of_domain
-
-    def on(self, targets: Collection[str]) -> dict[Unit, float]:
-        """Return the accuracies on some targets."""
-        return {unit: value for unit, value in self.out_of_domain.items() if unit[0] in targets}
-
-    def cell(self, in_domain: bool = False) -> Cell:
-        """Return the mean over targets in percent, with the standard error over trials."""
-        return targets_cell(self.values(in_domain), self.targets)
+def method_results(paper_runs: PaperRuns, dataset: str, method: PaperMethod) -> pd.DataFrame | None:
+    """Return the results of a method on a dataset, as `select` does; None if there are none."""
+    return results_of(paper_runs.runs(dataset, method.training), method.weights)
 
 
-def targets_cell(accuracies: dict[Unit, float], targets: Sequence[str]) -> Cell:
-    """Average over targets within each trial, then over the trials that have all targets.
+def results_of(runs: Sequence[RunData], weights: str) -> pd.DataFrame | None:
+    """Return the results of some weights of runs; None if there are none."""
+    try:
+        results = select(runs, "iid", weights) if runs else None
+    except SelectionError:
+        return None
+    return None if results is None or results.empty else results
 
-    >>> targets_cell({("a", 0): 0.5, ("b", 0): 0.7, ("a", 1): 0.7, ("b", 1): 0.7}, ("a", "b")).printed
+
+def accuracies(results: pd.DataFrame, side: Side = "value") -> Accuracies:
+    """Return the accuracies of one side by target and trial."""
+    return results.set_index(["target", "trial"])[side].dropna()
+
+
+def all_targets(config: PaperConfig, dataset: str) -> tuple[str, ...]:
+    """Return the domains of a dataset, each of which should be a target."""
+    return replace(config, targets=()).targets_of(dataset)
+
+
+def targets_cell(accuracies: Accuracies, targets: Sequence[str]) -> Cell:
+    """Average over targets within each trial, then over the trials that have all of those with a result; in percent.
+
+    >>> import pandas as pd
+    >>> units = pd.MultiIndex.from_product([("a", "b"), (0, 1)], names=["target", "trial"])
+    >>> targets_cell(pd.Series([0.5, 0.7, 0.7, 0.7], units), ("a", "b")).printed
     '65.0 ± 3.5'
-    >>> targets_cell({("a", 0): 0.5}, ("a", "b")).printed                                # b is no target yet
+    >>> targets_cell(pd.Series([0.5], units[:1]), ("a", "b")).printed                    # b is no target yet
     '50.0*'
     """
-    present = [target for target in targets if any(name == target for name, _ in accuracies)]
-    trials = sorted({trial for _, trial in accuracies})
-    complete = [trial for trial in trials if all((target, trial) in accuracies for target in present)]
-    if not present or not complete:
-        return Cell()
-    cell = percent_cell(mean(accuracies[target, trial] for target in present) for trial in complete)
-    return cell if len(present) == len(targets) else replace(cell, mark=INCOMPLETE)
+    complete = accuracies.unstack("trial").dropna(axis="columns")
+    cell = percent_cell(mean(of_trial) for _, of_trial in complete.items())
+    return replace(cell, mark=INCOMPLETE) if 0 < len(complete) < len(targets) and len(complete.columns) else cell
 
 
 def average_cell(cells: Sequence[Cell]) -> Cell:
@@ -85,36 +87,19 @@ def average_cell(cells: Sequence[Cell]) -> Cell:
 
 
 def dataset_cells(
-    measured: Mapping[str, MethodAccuracy], others: Sequence[str], datasets: Sequence[str], in_domain: bool = False
-) -> tuple[list[Cell], list[Accuracies]]:
+    config: PaperConfig,
+    measured: Mapping[str, pd.DataFrame],
+    others: Sequence[str],
+    datasets: Sequence[str],
+    side: Side = "value",
+) -> tuple[list[Cell], list[Accuracies | None]]:
     """Return a method's cells and the accuracies behind them: stand-ins, the table's datasets, and their mean."""
-    columns = [measured.get(name) for name in (*others, *datasets)]
-    cells = [Cell() if each is None else each.cell(in_domain) for each in columns]
-    accuracies: list[Accuracies] = [{} if each is None else each.values(in_domain) for each in columns]
-    return [*cells, average_cell(cells[len(others) :])], [*accuracies, {}]
-
-
-def method_accuracy(paper_runs: PaperRuns, dataset: str, method: PaperMethod) -> MethodAccuracy | None:
-    """Select the runs of a method on a dataset, and read its accuracies; None if there are none."""
-    every_target = replace(paper_runs.config, targets=()).targets_of(dataset)
-    return _accuracy(paper_runs.runs(dataset, method.training), method.weights, every_target)
-
-
-def on_weights(accuracy: MethodAccuracy, weights: str) -> MethodAccuracy | None:
-    """Return the accuracies of other weights of the runs that were selected; None if there are none."""
-    return _accuracy(accuracy.selected, weights, accuracy.targets)
-
-
-def _accuracy(runs: Sequence[RunData], weights: str, every_target: tuple[str, ...]) -> MethodAccuracy | None:
-    try:
-        rows = list(select(runs, "iid", weights).itertuples()) if runs else []
-    except SelectionError:
-        rows = []
-    if not rows:
-        return None
-    on_target = {(row.target, row.trial): row.value for row in rows}
-    on_sources = {(row.target, row.trial): row.source for row in rows if not math.isnan(row.source)}
-    return MethodAccuracy(on_target, on_sources, [runs[row.run] for row in rows], every_target)
+    cells: list[Cell] = []
+    columns: list[Accuracies | None] = []
+    for name in (*others, *datasets):
+        columns.append(accuracies(measured[name], side) if name in measured else None)
+        cells.append(Cell() if columns[-1] is None else targets_cell(columns[-1], all_targets(config, name)))
+    return [*cells, average_cell(cells[len(others) :])], [*columns, None]
 
 
 # ------------------------------------------------------------ tables in three blocks
@@ -128,13 +113,13 @@ class ComparedRow:
         name: Name of the row.
         ours: Our cells; None for a method that is not trained yet.
         paper: The paper's cells.
-        accuracies: Our accuracies behind each cell, for the tests of their differences; empty for cells without.
+        accuracies: Our accuracies behind each cell, for the tests of their differences; None for cells without.
     """
 
     name: str
     ours: tuple[Cell, ...] | None
     paper: tuple[Cell, ...]
-    accuracies: tuple[Accuracies, ...] = ()
+    accuracies: tuple[Accuracies | None, ...] = ()
 
 
 def printed_cell(value: Printed) -> Cell:
@@ -184,10 +169,11 @@ def _with_marks(rows: Sequence[ComparedRow], tests: bool) -> tuple[list[Row], st
     error = ""
     for column in range(len(rows[0].accuracies) if rows else 0):
         compared = {
-            row.name: row.accuracies[column]
+            row.name: behind
             for row in rows
             if column < len(row.accuracies)
-            and row.accuracies[column]
+            and (behind := row.accuracies[column]) is not None
+            and len(behind)
             and not cells[row.name][column].mark.startswith(INCOMPLETE)
         }
         own_column = {name: own[column] for name, own in cells.items()}

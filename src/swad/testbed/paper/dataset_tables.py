@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 from swad.testbed.paper.accuracy import (
     DIFFERENCE,
     ComparedRow,
-    MethodAccuracy,
     average_cell,
     compared_table,
     dataset_cells,
-    method_accuracy,
+    method_results,
     printed_cell,
     protocol_notes,
     trials_note,
@@ -26,6 +26,9 @@ from swad.testbed.results import published
 from swad.testbed.results.report import Report
 from swad.testbed.results.tables import PAPER, Cell, Table
 from swad.util.statistics import mean
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 COLUMNS = dict(zip(PAPER_DATASETS, ("PACS", "VLCS", "OfficeHome", "TerraInc", "DomainNet"), strict=True))
 """The tables' columns by dataset."""
@@ -41,8 +44,8 @@ def _table(paper_runs: PaperRuns, number: int) -> Table:
         values = dict(zip(entry.columns, row.values, strict=True))
         paper = (*(Cell() for _ in others), *(printed_cell(values[column]) for column in (*COLUMNS.values(), "Avg.")))
         method = method_of(row)
-        measured = {} if method is None else _accuracies(paper_runs, method)
-        cells, accuracies = dataset_cells(measured, others, PAPER_DATASETS)
+        measured = {} if method is None else _results(paper_runs, method)
+        cells, accuracies = dataset_cells(config, measured, others, PAPER_DATASETS)
         rows.append(ComparedRow(row_name(row), tuple(cells) if measured else None, paper, tuple(accuracies)))
     if number == 1:
         rows = [_with_competitor(paper_runs, others, row) if row.name == COMPETITOR else row for row in rows]
@@ -63,21 +66,21 @@ def _table(paper_runs: PaperRuns, number: int) -> Table:
     return compared_table(f"Table {number}: {entry.title}", columns, rows, notes, expected)
 
 
-def _accuracies(paper_runs: PaperRuns, method: PaperMethod) -> dict[str, MethodAccuracy]:
-    """Return the accuracies of a method by dataset."""
+def _results(paper_runs: PaperRuns, method: PaperMethod) -> dict[str, pd.DataFrame]:
+    """Return the results of a method by dataset."""
     return {
-        dataset: accuracy
+        dataset: results
         for dataset in paper_runs.config.measured_datasets(PAPER_DATASETS)
-        if (accuracy := method_accuracy(paper_runs, dataset, method)) is not None
+        if (results := method_results(paper_runs, dataset, method)) is not None
     }
 
 
 def _with_competitor(paper_runs: PaperRuns, others: Sequence[str], row: ComparedRow) -> ComparedRow:
     """Fill in the best of our numbers of Table 2, column by column."""
     competitors = [
-        dataset_cells(measured, others, PAPER_DATASETS)[0]
+        dataset_cells(paper_runs.config, measured, others, PAPER_DATASETS)[0]
         for method in methods_of(2)
-        if not method.name.startswith(("ERM", "SWAD")) and (measured := _accuracies(paper_runs, method))
+        if not method.name.startswith(("ERM", "SWAD")) and (measured := _results(paper_runs, method))
     ]
     if not competitors:
         return row

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from swad.testbed.averages.registry import Plan
 from swad.testbed.data import benchmarks
 from swad.testbed.paper.accuracy import (
     Accuracies,
     ComparedRow,
-    MethodAccuracy,
+    Side,
+    accuracies,
+    all_targets,
     compared_table,
     dataset_cells,
-    method_accuracy,
+    method_results,
     over_trials,
     printed_cell,
     protocol_notes,
+    targets_cell,
 )
 from swad.testbed.paper.fit_on_val import fit_run
 from swad.testbed.paper.methods import PaperMethod, algorithm_of, row_name
@@ -27,6 +31,9 @@ from swad.testbed.results import published
 from swad.testbed.results.compare import arrow, compare, units_of_methods
 from swad.testbed.results.report import Report
 from swad.testbed.results.tables import Cell
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 CYCLIC = replace(ERM_THREE_WAY, lr_schedule="cyclic")
 
@@ -62,16 +69,16 @@ def _table3(paper_runs: PaperRuns) -> Report:
     entry, methods = published.table(3), table3_methods()
     datasets = config.measured_datasets(("PACS",))
     others = [name for name in datasets if name != "PACS"]
-    columns = [(name, in_domain) for name in (*others, "PACS") for in_domain in (False, True)]
+    columns: list[tuple[str, Side]] = [(name, side) for name in (*others, "PACS") for side in ("value", "source")]
     measured = {
-        (name, method.name): accuracy
+        (name, method.name): results
         for name in datasets
         for method in methods
-        if (accuracy := method_accuracy(paper_runs, name, method)) is not None
+        if (results := method_results(paper_runs, name, method)) is not None
     }
     by_column = [
-        {method: accuracy.values(in_domain) for (dataset, method), accuracy in measured.items() if dataset == name}
-        for name, in_domain in columns
+        {method: accuracies(results, side) for (dataset, method), results in measured.items() if dataset == name}
+        for name, side in columns
     ]
     # The comparisons of a column are one family.
     column_arrows = [
@@ -81,15 +88,15 @@ def _table3(paper_runs: PaperRuns) -> Report:
     rows = []
     for method, row in zip(methods, entry.rows, strict=True):
         ours = []
-        for index, (name, in_domain) in enumerate(columns):
-            accuracy = measured.get((name, method.name))
-            cell = Cell() if accuracy is None else accuracy.cell(in_domain)
+        for index, (name, _) in enumerate(columns):
+            behind = by_column[index].get(method.name)
+            cell = Cell() if behind is None else targets_cell(behind, all_targets(config, name))
             ours.append(replace(cell, mark=f"{cell.mark} {column_arrows[index].get(method.name, '')}".rstrip()))
-        accuracies = tuple(column.get(method.name, {}) for column in by_column)
         paper = (*(Cell() for _ in columns[2:]), *map(printed_cell, row.values))
+        of_method = [column.get(method.name) for column in by_column]
         has_value = any(cell.value is not None for cell in ours)
-        rows.append(ComparedRow(row.name, tuple(ours) if has_value else None, paper, accuracies))
-    names = [f"{'In' if in_domain else 'Out-of'}-domain: {name}" for name, in_domain in columns]
+        rows.append(ComparedRow(row.name, tuple(ours) if has_value else None, paper, tuple(of_method)))
+    names = [f"{'In' if side == 'source' else 'Out-of'}-domain: {name}" for name, side in columns]
     notes = [
         *_captions(config, methods, ("PACS",)),
         "↑ ↓: clearly above or below ERM; –: no clear difference. Ours: paired tests over targets and trials, "
@@ -127,18 +134,19 @@ def _table5(paper_runs: PaperRuns) -> Report:
     rows = []
     for row in entry.rows:
         method = TABLE5[row_name(row)]
-        measured = {name: found for name in datasets if (found := _accuracy(paper_runs, name, method)) is not None}
+        measured = {name: found for name in datasets if (found := _results(paper_runs, name, method)) is not None}
         values = dict(zip(entry.columns, row.values, strict=True))
         ours = _settings_cells(config, shown, method.name)
-        accuracies: list[Accuracies] = [{} for _ in settings]
+        behind: list[Accuracies | None] = [None for _ in settings]
         paper = [printed_cell(values[f"Configuration / {name}"]) for name in settings]
         for side, printed_side in sides.items():
-            side_cells, side_accuracies = dataset_cells(measured, others, table_datasets, in_domain=side == "In")
+            column: Side = "source" if side == "In" else "value"
+            side_cells, side_accuracies = dataset_cells(config, measured, others, table_datasets, column)
             ours += side_cells
-            accuracies += side_accuracies
+            behind += side_accuracies
             paper += [Cell() for _ in others]
             paper += [printed_cell(values[f"{printed_side} / {name}"]) for name in (*table_datasets, "Avg.")]
-        rows.append(ComparedRow(method.name, tuple(ours) if measured else None, tuple(paper), tuple(accuracies)))
+        rows.append(ComparedRow(method.name, tuple(ours) if measured else None, tuple(paper), tuple(behind)))
     methods = list(TABLE5.values())
     notes = [
         *_captions(config, [method for method in methods if method.name != FIT_ON_VAL], table_datasets),
@@ -168,18 +176,16 @@ def _settings_cells(config: PaperConfig, dataset: str, name: str) -> list[Cell]:
     return [Cell(text=text) for text in (start, end, "Cyclic" if cyclic else "Const", str(interval))]
 
 
-def _accuracy(paper_runs: PaperRuns, dataset: str, method: PaperMethod) -> MethodAccuracy | None:
-    accuracy = method_accuracy(paper_runs, dataset, method)
-    if accuracy is None or method.name != FIT_ON_VAL:
-        return accuracy
-    fitted = {
-        (run.target, run.trial): fit_run(run.path, data=paper_runs.config.data, **paper_runs.measure_options)
-        for run in accuracy.selected
-    }
-    return replace(
-        accuracy,
-        out_of_domain={unit: window.out_of_domain for unit, window in fitted.items()},
-        in_domain={unit: window.in_domain for unit, window in fitted.items()},
+def _results(paper_runs: PaperRuns, dataset: str, method: PaperMethod) -> pd.DataFrame | None:
+    results = method_results(paper_runs, dataset, method)
+    if results is None or method.name != FIT_ON_VAL:
+        return results
+    runs = paper_runs.runs(dataset, method.training)
+    fitted = [
+        fit_run(runs[number].path, data=paper_runs.config.data, **paper_runs.measure_options) for number in results.run
+    ]
+    return results.assign(
+        value=[window.out_of_domain for window in fitted], source=[window.in_domain for window in fitted]
     )
 
 

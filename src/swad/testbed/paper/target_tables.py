@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 from swad.testbed.data import benchmarks
 from swad.testbed.paper.accuracy import (
     ComparedRow,
-    MethodAccuracy,
+    accuracies,
+    all_targets,
     compared_table,
-    method_accuracy,
+    method_results,
     printed_cell,
     protocol_notes,
+    targets_cell,
     trials_note,
 )
 from swad.testbed.paper.methods import method_of, methods_of, row_name, trainings_of
@@ -21,6 +24,9 @@ from swad.testbed.paper.reproduction import PaperRuns, Reproduction, availabilit
 from swad.testbed.results import published
 from swad.testbed.results.report import Report
 from swad.testbed.results.tables import Cell, Table, percent_cell
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 def _build(number: int, dataset: str, paper_runs: PaperRuns) -> Report:
@@ -36,9 +42,9 @@ def _paper_table(paper_runs: PaperRuns, number: int, dataset: str) -> Table:
     rows = []
     for row in entry.rows:
         method = method_of(row)
-        accuracy = method_accuracy(paper_runs, dataset, method) if at_hand and method else None
-        paper = tuple(map(printed_cell, row.values))
-        rows.append(_row(row_name(row), accuracy, benchmarks.get(dataset).domains, paper))
+        results = method_results(paper_runs, dataset, method) if at_hand and method else None
+        paper, domains = tuple(map(printed_cell, row.values)), benchmarks.get(dataset).domains
+        rows.append(_row(row_name(row), results, domains, all_targets(config, dataset), paper))
     notes = ["† from DomainBed’s search, ‡ from the paper’s own."]
     if at_hand:
         notes = [trials_note(config), *protocol_notes(config, methods_of(number)), *notes]
@@ -53,18 +59,22 @@ def _stand_in_table(paper_runs: PaperRuns, number: int, dataset: str) -> Table:
     targets, methods = config.targets_of(dataset), methods_of(number)
     columns = (*targets, "Avg.")
     blank = tuple(Cell() for _ in columns)
-    rows = [_row(method.name, method_accuracy(paper_runs, dataset, method), targets, blank) for method in methods]
+    every = all_targets(config, dataset)
+    rows = [_row(method.name, method_results(paper_runs, dataset, method), targets, every, blank) for method in methods]
     notes = [trials_note(config), *protocol_notes(config, methods), *availability_notes(config, ())]
     title = f"The methods of Table {number} on {dataset}: out-of-domain accuracies"
     return compared_table(title, columns, rows, notes, [method.name for method in methods])
 
 
-def _row(name: str, accuracy: MethodAccuracy | None, targets: Sequence[str], paper: tuple[Cell, ...]) -> ComparedRow:
-    if accuracy is None:
+def _row(
+    name: str, results: pd.DataFrame | None, targets: Sequence[str], every: Sequence[str], paper: tuple[Cell, ...]
+) -> ComparedRow:
+    if results is None:
         return ComparedRow(name, None, paper)
-    by_target = [accuracy.on([target]) for target in targets]
-    cells = (*(percent_cell(values.values()) for values in by_target), accuracy.cell())
-    return ComparedRow(name, cells, paper, (*by_target, accuracy.out_of_domain))
+    found = accuracies(results)
+    by_target = [found[found.index.isin([target], level="target")] for target in targets]
+    cells = (*map(percent_cell, by_target), targets_cell(found, every))
+    return ComparedRow(name, cells, paper, (*by_target, found))
 
 
 ITEMS = tuple(

@@ -12,7 +12,7 @@ Names are loaded on first use. The modules, in the order in which data flows thr
     records, frames, predictions, run_data, runs, domainbed, failures         read runs from their directories
     metrics, selection, selection_file, unselected_weights                    choose the run of each target and trial
     compare, comparisons, method_ranks, published                             means and tests, also of accuracies; ranks
-    tables, labels, column_marks, run_tables, comparison_tables, mistakes,    tables, the names in them, and warnings
+    tables, labels, unit_tables, run_tables, mistakes,                        tables, the names in them, and warnings
     diagnostics
     training_curves, measured, measured_report, windows, tuning, surfaces,    measurements of runs: read, averaged and
     surface_report, corruption_means, imagenet_parts, rank_correlation        as tables

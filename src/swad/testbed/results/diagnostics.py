@@ -19,11 +19,9 @@ def find_problems(runs: Sequence[RunData]) -> list[str]:
     """Return one sentence for each problem that a reader of the results should know about."""
     import numpy as np
 
-    from swad.testbed.results.frames import repeats
-
     runs = RunList.of(runs)
     rows = runs.records
-    doubled = repeats(rows).run.value_counts().to_dict()
+    doubled = runs.repeats.run.value_counts().to_dict()
     losses = rows[(rows.metric.isin(("loss", "valley_loss", "train_loss")) & ~np.isfinite(rows.value)).to_numpy()]
     nonfinite = losses.run.value_counts().to_dict()
     last, ranges, curves = last_steps(runs), valleys(runs), source_curves(runs, "accuracy")
@@ -95,8 +93,11 @@ def _mixtures(runs: Sequence[RunData]) -> list[str]:
     """Find tables that compare runs with different settings."""
     problems = []
     for dataset, members in group_by(runs, lambda run: run.table_name).items():
-        for name in sorted({name for run in members for name in run.settings("protocol")}):
-            values = Counter(setting_text(run.config.get(name)) for run in members)
+        alike = group_by(members, lambda run: run.search_settings)
+        for name in sorted({name for run, *_ in alike.values() for name in run.settings("protocol")}):
+            values: Counter[str] = Counter()
+            for same in alike.values():
+                values[setting_text(same[0].config.get(name))] += len(same)
             if len(values) > 1:
                 counts = ", ".join(f"{value} ({counted(n, 'run')})" for value, n in values.most_common())
                 problems.append(f"The runs on {dataset} differ in {name}: {counts}. Report them separately.")

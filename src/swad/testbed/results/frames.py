@@ -43,7 +43,6 @@ class Line(msgspec.Struct, gc=False):
 
 
 _LINES = msgspec.json.Decoder(Line)
-_SERIES = attrgetter("domain", "split", "metric", "average")
 _STEP, _VALUE = attrgetter("step"), attrgetter("value")
 
 
@@ -84,19 +83,15 @@ class RecordColumns:
     def __init__(self) -> None:
         self._series = _Codes()  # of domain, split, metric and weights, which repeat from step to step
         self._steps, self._codes, self._values = ([np.array([], kind)] for kind in (np.int64, np.int32, np.float64))
-        self._last: Sequence[tuple[str | None, ...]] = ()
         self._ends = [0]
 
     def add(self, records: Sequence[Line | Record]) -> int:
         """Add the records of the next run, and return its number."""
-        series = tuple(map(_SERIES, records))
-        if series != self._last:  # the runs of a search mostly have the same, and comparing takes less than searching
-            self._codes.append(np.fromiter(map(self._series.__getitem__, series), np.int32, len(records)))
-            self._last = series
-        else:
-            self._codes.append(self._codes[-1])
+        series = self._series
+        codes = [series[each.domain, each.split, each.metric, each.average] for each in records]
+        self._codes.append(np.array(codes, np.int32))
         self._steps.append(np.fromiter(map(_STEP, records), np.int64, len(records)))
-        self._values.append(np.array(list(map(_VALUE, records)), np.float64))
+        self._values.append(np.fromiter(map(_VALUE, records), np.float64, len(records)))
         self._ends.append(self._ends[-1] + len(records))
         return len(self._ends) - 2
 
@@ -140,18 +135,19 @@ def distinct(rows: pd.DataFrame, name: str) -> list[tuple[int, str]]:
     """
     names, codes = rows[name].cat.categories.tolist(), rows[name].cat.codes.to_numpy()
     known = codes >= 0
-    keys = pd.unique(rows.run.to_numpy()[known].astype(np.int64) * max(len(names), 1) + codes[known]).tolist()
+    keys = pd.unique(rows.run.to_numpy(np.int64)[known] * max(len(names), 1) + codes[known]).tolist()
     return [(key // len(names), names[key % len(names)]) for key in keys]
 
 
 def repeats(rows: pd.DataFrame) -> pd.DataFrame:
     """Return the records whose value was recorded before, for the same step."""
-    columns = [rows.run.to_numpy(), rows.step.to_numpy(), *(rows[name].cat.codes.to_numpy() for name in TEXTS)]
-    mixed = np.zeros(len(rows), np.uint64)
-    for column in columns:  # rows that are the same have the same number; the few others with it are separated below
-        mixed = (mixed + column.astype(np.uint64)) * np.uint64(0x9E3779B97F4A7C15)
-        mixed ^= mixed >> np.uint64(29)
-    suspects = rows[pd.Series(mixed).duplicated(keep=False).to_numpy()]
+    # One number for each key. Where it exceeds 64 bits, others may have the same, and are separated below.
+    number = rows.run.to_numpy(np.uint64)
+    for column in (rows.step, *(rows[name].cat.codes + 1 for name in TEXTS)):
+        size = int(column.max()) + 1 if len(column) else 1
+        number = number * np.uint64(size) + column.to_numpy(np.uint64)
+    ordered = np.sort(number)  # far faster than hashing
+    suspects = rows[np.isin(number, ordered[1:][ordered[1:] == ordered[:-1]])]
     return suspects[suspects.duplicated([name for name in COLUMNS if name != "value"]).to_numpy()]
 
 

@@ -178,7 +178,8 @@ def differing_hyperparameters(runs: Sequence[RunData]) -> list[str]:
     """
     differing: set[str] = set()
     for members in group_by(runs, lambda run: run.algorithm).values():
-        settings = [run.compared_settings for run in members]
+        # Runs of a search share their settings: trials and targets differ.
+        settings = [run.compared_settings for run in {run.search_settings: run for run in members}.values()]
         names = {name for each in settings for name in each}
         differing |= {name for name in names if len({each.get(name) for each in settings}) > 1}
     return sorted(differing)

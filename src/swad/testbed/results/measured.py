@@ -92,11 +92,6 @@ class Reading:
         raise NotImplementedError
 
     @classmethod
-    def upgrade(cls, rows: Sequence[Row]) -> Iterable[Row]:
-        """Return the rows of a file, those of earlier versions as this version stores them."""
-        return rows
-
-    @classmethod
     def shown(cls, values: pd.DataFrame) -> pd.DataFrame:
         """Return the methods that tables show, as rows of `measured` like `values`. Default: all."""
         return values
@@ -177,33 +172,26 @@ def _mean_over_domains(
 def _shown(run: RunData, what: type[Reading]) -> tuple[str, list[Row]]:
     """Return settings as JSON, and the rows of the weights that were requested last, in that order."""
     file = stored_path(run.path / what.file)
-    numbered = [{**row, "line": number} for number, row in enumerate(read_rows(run.path, what.file), start=1)]
-    try:
-        stored = list(what.upgrade(numbered))
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        reason = f"a row has an unexpected {error}" if isinstance(error, KeyError) else str(error)
-        raise _damaged(str(file), reason) from None
-    shown = last_shown(stored, what.kind, measure=what.of)
+    rows = [{**row, "line": number} for number, row in enumerate(read_rows(run.path, what.file), start=1)]
+    shown = last_shown(rows, what.kind, measure=what.of)
     if shown is None:
         return "", []
-    key = shown[0]["key"]
-    rows = [_checked(row, what, file) for row in stored if row["kind"] == what.kind and row["key"] == key]
-    mark = next(row for row in reversed(stored) if row["kind"] == "shown" and row["key"] == key)
+    settings, found = shown
+    mark = next(row for row in reversed(rows) if row["kind"] == "shown" and row["key"] == settings["key"])
+    where = f"{file}, line {mark['line']}"
+    if lacking := [name for name in ("weights", "fingerprints") if name not in mark]:
+        raise _damaged(where, f"without {lacking[0]}")
     mark = _converted(mark, {"weights": list[str], "fingerprints": list[str], "options": dict[str, Any]}, file)
-    options = mark.get("options", {})
-    settings = {name: value for name, value in {**shown[0], **options}.items() if name not in NOT_OF_VALUES}
-    present = dict.fromkeys(row["weights"] for row in rows)
-    # Older files name the weights, or only the first; they have no fingerprints, so the last row of a case counts.
-    names = mark.get("weights") or [*(name for name in [mark.get("first")] if name in present), *present]
-    if "fingerprints" in mark:
-        # Weights may have been trained again. If measuring the new ones was interrupted, the old ones are shown.
-        if len(names) != len(mark["fingerprints"]):
-            raise _damaged(f"{file}, line {mark['line']}", "weights and fingerprints differ in number")
-        current = dict(zip(names, mark["fingerprints"], strict=True))
-        rows = [row for row in rows if row["weights"] in current and row.get("fingerprint") == current[row["weights"]]]
-    place = {name: number for number, name in enumerate(dict.fromkeys(names))}
-    rows = sorted((row for row in rows if row["weights"] in place), key=lambda row: place[row["weights"]])
-    return json.dumps(settings, sort_keys=True), rows
+    if len(mark["weights"]) != len(mark["fingerprints"]):
+        raise _damaged(where, "weights and fingerprints differ in number")
+    found = [_checked(row, what, file) for row in found]
+    # Weights may have been trained again. If measuring the new ones was interrupted, the old ones are shown.
+    current = dict(zip(mark["weights"], mark["fingerprints"], strict=True))
+    place = {name: number for number, name in enumerate(current)}
+    found = [row for row in found if row["weights"] in current and row.get("fingerprint") == current[row["weights"]]]
+    settings = {**settings, **mark.get("options", {})}
+    stated = {name: value for name, value in settings.items() if name not in NOT_OF_VALUES}
+    return json.dumps(stated, sort_keys=True), sorted(found, key=lambda row: place[row["weights"]])
 
 
 def _checked(row: Row, what: type[Reading], file: Path) -> Row:

@@ -10,15 +10,15 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from swad.testbed.results.compare import TESTS, compare, means, units_of
-from swad.testbed.results.comparison_tables import COLUMNS, comparison_cells
 from swad.testbed.results.figures.style import FORMATS, save_figures
 from swad.testbed.results.measured import Quantity, Reading
-from swad.testbed.results.tables import Cell, Row, Table, mean_cell
+from swad.testbed.results.tables import Table
+from swad.testbed.results.unit_tables import difference_table, mean_table
 from swad.util.files import write_text
 from swad.util.grouping import group_by
 from swad.util.jsonl import json_values
@@ -180,13 +180,17 @@ def report(
         remarks = "" if differences is None else what.remarks(differences)
         texts = (_averaged_over(first), what.notes(stated), remarks)
         notes = (" ".join(filter(None, texts)), f"Measured with {_in_words(stated)}.")
-        tables = [mean_table(title, columns, what, notes if stated else notes[:1])]
+        style: Any = {"scale": what.scale, "decimals": what.decimals}
+        tables = [mean_table(title, columns, notes if stated else notes[:1], **style)]
         tested = {quantity: units[quantity] for quantity in what.compared or shown if quantity in units}
         family = {quantity: each.loc[:, each.columns != what.untested.get(side)] for quantity, each in tested.items()}
         baseline = first.columns[0]
         tests = compare(family, baseline, what.unit)
         if len(tests):
-            tables.append(comparison_table(f"Compared with {baseline}: {where}", tests, what))
+            paired_by = "target and trial" if (tests["unit"] == "runs").any() else "trial"
+            test_notes = (NOTE.format(paired_by), *[ONE_TRIAL] * bool((tests["n_trials"] == 1).any()))
+            heading = f"Compared with {baseline}: {where}"
+            tables.append(difference_table(heading, tests, test_notes, quantity=what.heading, **style))
         by_place[place] = tuple(tables)
         parts = pd.concat({quantity: means(each) for quantity, each in units.items()}, names=["quantity", "method"])
         all_means.append(parts.reset_index().assign(**of_place))
@@ -219,58 +223,6 @@ def _columns(units: Units) -> list[Quantity]:
     points = sorted(quantity for quantity in units if not isinstance(quantity, str))
     step = math.ceil(len(points) / MAX_POINTS)
     return [*points[::-1][::step][::-1]]
-
-
-def mean_table(
-    title: str, columns: Mapping[str, pd.DataFrame], what: type[Reading], notes: tuple[str, ...] = ()
-) -> Table:
-    """Build a table of means with a row for each method.
-
-    Args:
-        title: Its title.
-        columns: Units by heading.
-        what: How numbers are shown.
-        notes: Notes below it.
-    """
-
-    def shown(summary: pd.Series) -> Cell:
-        return mean_cell(summary, what.scale, decimals_of(what.scale * summary["mean"], what))
-
-    summaries = {heading: means(units) for heading, units in columns.items()}
-    rows = [
-        Row(method, tuple(shown(summary.loc[method]) for summary in summaries.values()))
-        for method in next(iter(columns.values())).columns
-    ]
-    return Table(title, tuple(columns), tuple(rows), notes)
-
-
-def decimals_of(value: float, what: type[Reading]) -> int:
-    """Return the decimals of a number in a table."""
-    if what.decimals is not None:
-        return what.decimals
-    return 4 if abs(value) < 0.1 else 3 if abs(value) < 10 else 1
-
-
-def comparison_table(title: str, tests: pd.DataFrame, what: type[Reading]) -> Table:
-    """Build the table of paired differences: size, interval, p-values and number of trials.
-
-    Args:
-        title: Its title.
-        tests: The tests of `compare`.
-        what: How numbers are shown.
-    """
-    rows, paired_by = [], "target and trial" if (tests["unit"] == "runs").any() else "trial"
-    for test in tests.itertuples():
-        decimals = max(2, decimals_of(what.scale * test.difference, what))
-        *cells, n = comparison_cells(test, what.scale, decimals)
-        if test.unit == "runs":
-            n = replace(
-                n, text=f"{counted(test.n, 'run')}, {counted(test.n_trials, 'trial')}{', t' * (test.test == 't')}"
-            )
-        rows.append(Row(f"{test.method}, {what.heading.format(test.quantity)}", (*cells, n)))
-    heading = "Points" if what.scale == 100 else "Difference"
-    notes = (NOTE.format(paired_by), *[ONE_TRIAL] * bool((tests["n_trials"] == 1).any()))
-    return Table(title, (heading, *COLUMNS), tuple(rows), notes, corner="Difference")
 
 
 def _averaged_over(units: pd.DataFrame) -> str:

@@ -5,7 +5,7 @@ rows of one measurement share a `key`, a hash of its settings:
 
     "settings"         the settings behind the key; the first row of a measurement
     "shown"            this measurement was requested last, so tables and figures show it
-    "row", "difference", "worst_case", "curvature", "surface-point"     results for tables and figures
+    "measured", "row", "error", "worst_case", "curvature", "surface-point"     results for tables and figures
 
 All other rows are raw values for resuming. A line ends with its checksum, so that damage is an error, not another row.
 
@@ -45,8 +45,6 @@ Row = dict[str, Any]
 _FIELDS = {
     "error": {"weights", "fingerprint", "domain", "side", "corruption", "severity", "error"},
     "benchmark": {"weights", "fingerprint", "part", "n"},
-    "window": {"side", "first", "last", "accuracy"},
-    "saved": {"side", "weights", "accuracy"},
 }
 """Fields that rows of some kinds must have, besides key and kind."""
 

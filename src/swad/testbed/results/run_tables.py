@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 from swad.testbed.results import published
-from swad.testbed.results.column_marks import legend, mark_column
 from swad.testbed.results.compare import means
 from swad.testbed.results.labels import (
     algorithm_label,
@@ -22,6 +21,7 @@ from swad.testbed.results.runs import RunList, once
 from swad.testbed.results.selection import ORACLES, DatasetResults, collect_results
 from swad.testbed.results.tables import PAPER, Cell, Row, Table, mean_cell
 from swad.testbed.results.training_curves import final_values, valleys
+from swad.testbed.results.unit_tables import legend, mark_column
 from swad.util.grouping import group_by
 from swad.util.statistics import mean
 

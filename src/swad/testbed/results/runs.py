@@ -230,6 +230,13 @@ class RunList(list[RunData]):
         return join_frames([run.frame for run in self])
 
     @cached_property
+    def repeats(self) -> pandas.DataFrame:
+        """The records whose value was recorded before, for the same step, as two processes do that train one run."""
+        from swad.testbed.results.frames import repeats
+
+        return repeats(self.records)
+
+    @cached_property
     def frame(self) -> pandas.DataFrame:
         """One row for each run: path, dataset, algorithm, target, trial, finished, and its hyperparameters."""
         import pandas

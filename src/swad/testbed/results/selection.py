@@ -22,11 +22,12 @@ step of the weights themselves: `best` is evaluated at the end, but is of an ear
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import permutations
+from itertools import count, permutations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from swad.testbed.results import domainbed
@@ -52,6 +53,9 @@ RESULTS = (
 MISSING = ("method", "algorithm", "weights", "target", "trial", "reason")
 """Columns of what has no result although there are runs of it; without a trial, it is the whole target."""
 
+CANDIDATES = ("unit", "dataset", "method", "algorithm", "weights", "target", "trial", "run", "evaluated")
+"""Columns of the runs to choose from: a unit has one result, and `evaluated` says whether the run has its weights."""
+
 EVALUATION = ["run", "weights", "at"]
 """What is evaluated: live weights at a step, an average at the end."""
 AT_END = -1
@@ -64,29 +68,14 @@ class SelectionError(ValueError):
         super().__init__(" ".join(message.split()))  # the name of a domain may hold a line break
 
 
-class Unit(NamedTuple):
-    """What has one result."""
-
-    dataset: str
-    method: str
-    algorithm: str
-    weights: str
-    target: str
-    trial: int
-
-
-Units = Mapping[Unit, Sequence[int]]
-"""The runs of each unit that hold out its target alone, in the order of the tables."""
-
-
 class Options(NamedTuple):
     """How results are selected, and what is reported of them."""
 
-    selection: str
-    split: str
+    selection: str = "iid"
+    split: str = "in"
     """The split of the held-out domain."""
-    metric: str
-    select_by: str
+    metric: str = "accuracy"
+    select_by: str = "accuracy"
     """The metric by which runs are selected."""
 
 
@@ -119,33 +108,52 @@ def records_of(runs: RunList, metric: str) -> pd.DataFrame:
     for number, run in enumerate(runs):
         held_out[number, [codes[name] for name in run.targets if name in codes]] = True
     on_target = held_out[rows.run.to_numpy(), rows.domain.cat.codes.to_numpy()]
+    if len(runs.repeats):  # of values that were recorded twice, the last one counts
+        key = ["run", "weights", "split", "step", "domain"]
+        kept = ~rows.duplicated(key, keep="last").to_numpy()
+        rows, on_target = rows[kept], on_target[kept]
     return rows.drop(columns="metric").assign(on_target=on_target)
 
 
 @once
-def evaluated_weights(runs: RunList, metric: str) -> dict[tuple[int, str], bool]:
-    """Return the weights of every run that were evaluated, and whether on a target, or without any on sources."""
+def evaluated_weights(runs: RunList, metric: str) -> list[dict[str, bool]]:
+    """Return the weights of each run that were evaluated, and whether on a target, or without any on sources."""
     from swad.testbed.results.frames import distinct
 
     rows = records_of(runs, metric)
-    evaluated = dict.fromkeys(distinct(rows[rows.on_target], "weights"), True)
-    for run, weights in distinct(rows[~rows.on_target], "weights"):
-        evaluated.setdefault((run, weights), not runs[run].targets)
+    evaluated: list[dict[str, bool]] = [{} for _ in runs]
+    for number, weights in distinct(rows[rows.on_target], "weights"):
+        evaluated[number][weights] = True
+    for number, weights in distinct(rows[~rows.on_target], "weights"):
+        evaluated[number].setdefault(weights, not runs[number].targets)
     return evaluated
 
 
-def _means(runs: RunList, rows: pd.DataFrame, metric: str) -> pd.DataFrame:
-    """Combine domains by run, weights and step, at the steps that all domains of a run's weights have.
+@once
+def _evaluations(runs: RunList, metric: str, weights: tuple[str, ...]) -> pd.DataFrame:
+    """Return what a metric is over domains: run weights on_target split step value at, with steps in order."""
+    rows = records_of(runs, metric)
+    return _over_domains(runs, rows[rows.weights.isin(weights).to_numpy()], metric)
 
-    An interrupted run may have recorded some domains of a step. A mean over those would not be comparable. Of values
-    that were recorded twice, the last one counts.
+
+def _over_domains(runs: RunList, rows: pd.DataFrame, metric: str) -> pd.DataFrame:
+    """Combine domains at the steps that all domains of a run, weights, side and split have.
+
+    An interrupted run may have recorded some domains of a step. A mean over those would not be comparable. Live weights
+    keep every step, averages the last one.
     """
     import numpy as np
 
-    rows = rows.drop_duplicates(["run", "weights", "step", "domain"], keep="last")
-    run, step, domain, codes = rows.run.to_numpy(), rows.step.to_numpy(), rows.domain.cat, rows.weights.cat.codes
-    series = run.astype(np.int64) * len(rows.weights.cat.categories) + codes.to_numpy()
-    of_domains = np.unique(series * len(domain.categories) + domain.codes.to_numpy()) // max(len(domain.categories), 1)
+    step, domain = rows.step.to_numpy(), rows.domain.cat
+    series = rows.run.to_numpy(np.int64)
+    for codes, n_codes in (
+        (rows.weights.cat.codes, len(rows.weights.cat.categories)),
+        (rows.split.cat.codes, len(rows.split.cat.categories)),
+        (rows.on_target, 2),
+    ):
+        series = series * n_codes + codes.to_numpy()
+    of_domains = np.sort(series * len(domain.categories) + domain.codes.to_numpy())
+    of_domains = of_domains[np.diff(of_domains, prepend=-1) != 0] // max(len(domain.categories), 1)
     known, n_domains = np.unique(of_domains, return_counts=True)
     order = np.lexsort((step, series))  # stable, so domains stay in the order of the records
     series, step = series[order], step[order]
@@ -153,86 +161,86 @@ def _means(runs: RunList, rows: pd.DataFrame, metric: str) -> pd.DataFrame:
     ends = np.append(starts[1:], len(order))
     complete = ends - starts == n_domains[np.searchsorted(known, series[starts])]
     starts, ends = starts[complete], ends[complete]
-    means = rows[["run", "weights", "step"]].take(order[starts]).reset_index(drop=True)
+    is_live = (rows.weights == LIVE).to_numpy()[order[starts]]
+    kept = is_live | (np.diff(series[starts], append=-1) != 0)
+    starts, ends = starts[kept], ends[kept]
+    found = rows[["run", "weights", "on_target", "split", "step"]].take(order[starts]).reset_index(drop=True)
     values = rows.value.to_numpy()[order].tolist()
     combine = get_metric(metric).over_domains
     # DomainBed's rounding decides between its runs.
     imported = domainbed.mean if combine is mean else combine
     combine_of = [combine if domainbed.seed_of(run.config) is None else imported for run in runs]
-    groups = zip(means.run.tolist(), starts.tolist(), ends.tolist(), strict=False)
-    return means.assign(score=[combine_of[run](values[start:end]) for run, start, end in groups])
+    groups = zip(found.run.tolist(), starts.tolist(), ends.tolist(), strict=True)
+    found["value"] = [combine_of[run](values[start:end]) for run, start, end in groups]
+    return found.assign(at=found.step.where(found.weights == LIVE, AT_END))
 
 
-def _evaluations(means: pd.DataFrame) -> pd.DataFrame:
-    """Keep every step of live weights and the last one of averages, and add the column `at`."""
-    means = means[(means.weights == LIVE) | ~means.duplicated(["run", "weights"], keep="last")]
-    return means.assign(at=means.step.where(means.weights == LIVE, AT_END))
-
-
-def _on_split(runs: RunList, weights: Collection[str], split: str, on_target: bool, metric: str) -> pd.DataFrame:
-    rows = records_of(runs, metric)
-    rows = rows[(rows.on_target == on_target) & (rows.split == split) & rows.weights.isin(weights)]
-    return _means(runs, rows, metric)
-
-
-def _on_sources(runs: RunList, weights: Collection[str], metric: str) -> pd.DataFrame:
-    """Return the means on the sources' test splits if they have any (60/20/20), else on validation splits."""
+def _on_sources(runs: RunList, metric: str, weights: tuple[str, ...]) -> pd.DataFrame:
+    """Return the evaluations on the sources' test splits if they have any (60/20/20), else on validation splits."""
     import pandas as pd
 
-    splits = [_evaluations(_on_split(runs, weights, split, False, metric)) for split in ("test", "out")]
-    return pd.concat(splits).drop_duplicates(EVALUATION)
+    rows = _evaluations(runs, metric, weights)
+    rows = rows[~rows.on_target]
+    return pd.concat([rows[rows.split == split] for split in ("test", "out")]).drop_duplicates(EVALUATION)
 
 
 # ------------------------------------------------------------ the choice
 
 
-def scores(runs: RunList, selection: str, weights: Collection[str], select_by: str) -> pd.DataFrame:
-    """Return what a selection, except lodo, scores candidates by: run weights step score at."""
-    means = _on_split(runs, weights, "out", selection in ORACLES, select_by)
+def _scores(runs: RunList, selection: str, weights: tuple[str, ...], select_by: str) -> pd.DataFrame:
+    """Return what a selection, except lodo, scores candidates by: run weights step at score."""
+    rows = _evaluations(runs, select_by, weights)
+    rows = rows[(rows.on_target == (selection in ORACLES)) & (rows.split == "out")]
     if selection in ("last", "oracle"):
-        means = means.drop_duplicates(["run", "weights"], keep="last")
-    return _evaluations(means)
-
-
-class _Pairs:
-    """The runs that hold out a target together with a source, by the settings of a search; DomainBed numbers those."""
-
-    def __init__(self, runs: RunList) -> None:
-        from swad.testbed.results.frames import distinct
-
-        self.settings = [
-            run.search_settings if (seed := domainbed.seed_of(run.config)) is None else f"hparams_seed {seed}"
-            for run in runs
-        ]
-        self.sources: dict[int, list[str]] = defaultdict(list)
-        """The sources of a run in the order of its records, which decides how DomainBed's means round."""
-        rows = records_of(runs, "accuracy")
-        for number, domain in distinct(rows[~rows.on_target & (rows.split == "out")], "domain"):
-            self.sources[number].append(domain)
-        self._pairs: dict[tuple[object, ...], dict[str, int]] = defaultdict(dict)
-        for number, weights in evaluated_weights(runs, "accuracy"):
-            run = runs[number]
-            for target, source in permutations(run.targets, 2):
-                key = (run.dataset, run.algorithm, weights, target, run.trial, self.settings[number])
-                self._pairs[key][source] = number
-        self._runs = runs
-
-    def of_unit(self, unit: Unit, members: Sequence[int]) -> dict[int, dict[str, int | None]]:
-        """Return for each run, by source, the run that holds it out too with the same settings; None without one."""
-        found = {}
-        for setting, number in {self.settings[number]: number for number in members}.items():
-            run = self._runs[number]
-            pairs = self._pairs.get((run.dataset, run.algorithm, unit.weights, unit.target, unit.trial, setting), {})
-            found[number] = {source: pairs.get(source) for source in self.sources[number]}
-        return found
+        rows = rows.drop_duplicates(["run", "weights"], keep="last")
+    return rows.rename(columns={"value": "score"})
 
 
 @once
-def _pairs(runs: RunList) -> _Pairs:
-    return _Pairs(runs)
+def _lodo_index(runs: RunList) -> tuple[list[str], dict[int, list[str]], dict[tuple[object, ...], int]]:
+    """Return the search settings of runs, their sources, and the runs that hold out a target together with a source."""
+    from swad.testbed.results.frames import distinct
+
+    settings = [
+        run.search_settings if (seed := domainbed.seed_of(run.config)) is None else f"hparams_seed {seed}"
+        for run in runs
+    ]
+    rows = records_of(runs, "accuracy")
+    # In the order of the records, which decides how DomainBed's means round.
+    sources: dict[int, list[str]] = defaultdict(list)
+    for number, domain in distinct(rows[~rows.on_target & (rows.split == "out")], "domain"):
+        sources[number].append(domain)
+    pairs: dict[tuple[object, ...], int] = {
+        (runs[number].dataset, runs[number].algorithm, weights, target, runs[number].trial, settings[number], source): (
+            number
+        )
+        for number, evaluated in enumerate(evaluated_weights(runs, "accuracy"))
+        for weights in evaluated
+        for target, source in permutations(runs[number].targets, 2)
+    }
+    return settings, sources, pairs
 
 
-def _lodo_scores(runs: RunList, units: Units, weights: Collection[str], select_by: str) -> pd.DataFrame:
+def _pairs(runs: RunList, candidates: pd.DataFrame) -> pd.DataFrame:
+    """Return for each candidate and source the run that holds out the source, too: unit run weights domain pair.
+
+    `pair` is nan where no such run has the candidate's settings.
+    """
+    import pandas as pd
+
+    settings, sources, pairs = _lodo_index(runs)
+    columns = candidates[["unit", "run", "weights"]].itertuples(index=False)
+    of_settings = {(unit, settings[run]): (unit, run, weights) for unit, run, weights in columns}
+    rows = []
+    for (_, setting), (unit, number, weights) in of_settings.items():
+        run = runs[number]
+        for source in sources[number]:
+            key = (run.dataset, run.algorithm, weights, run.target, run.trial, setting, source)
+            rows.append((unit, number, weights, source, pairs.get(key, math.nan)))
+    return pd.DataFrame(rows, columns=["unit", "run", "weights", "domain", "pair"])
+
+
+def _lodo_scores(runs: RunList, candidates: pd.DataFrame, select_by: str) -> pd.DataFrame:
     """Score a setting by the runs that hold out the target and each source in turn.
 
     Every setting needs one run with the target alone held out, which can be selected, and for each source one run
@@ -240,54 +248,46 @@ def _lodo_scores(runs: RunList, units: Units, weights: Collection[str], select_b
     """
     import pandas as pd
 
-    rows, pairs = records_of(runs, select_by), _pairs(runs)
-    of_sources = [
-        (number, unit.weights, domain, pair)
-        for unit, members in units.items()
-        for number, by_source in pairs.of_unit(unit, members).items()
-        if None not in by_source.values()
-        for domain, pair in by_source.items()
-    ]
-    asked = pd.DataFrame(of_sources, columns=["run", "weights", "domain", "pair"])
+    rows, asked = records_of(runs, select_by), _pairs(runs, candidates)
+    candidate = ["run", "weights"]
+    asked = asked[asked.pair.notna().groupby([asked.run, asked.weights]).transform("all").astype(bool)]
     asked = asked.astype({"run": int, "pair": int, "weights": rows.weights.dtype, "domain": rows.domain.dtype})
-    n_sources = asked.groupby(["run", "weights"], observed=True).size().rename("n_sources").reset_index()
-    left_out = rows[rows.on_target & (rows.split == "in") & rows.weights.isin(weights)]
-    left_out = left_out.drop_duplicates(["run", "weights", "domain", "step"], keep="last").sort_values("step")
-    left_out = left_out[(left_out.weights == LIVE) | ~left_out.duplicated(["run", "weights", "domain"], keep="last")]
-    left_out = left_out.rename(columns={"run": "pair"}).drop(columns="split")
+    left_out = rows[rows.on_target & (rows.split == "in")].sort_values("step", kind="stable")
+    left_out = left_out[(left_out.weights == LIVE) | ~left_out.duplicated([*candidate, "domain"], keep="last")]
+    left_out = left_out.rename(columns={"run": "pair"})
     found = asked.merge(left_out, on=["pair", "weights", "domain"])
-    n_found = found.groupby(["run", "weights"], observed=True).domain.nunique().rename("n_found").reset_index()
-    complete = n_sources.merge(n_found).query("n_sources == n_found")[["run", "weights"]]
-    means = _evaluations(_means(runs, found, select_by)).merge(complete)
-    live = [LIVE] if LIVE in weights else []
-    own = scores(runs, "iid", live, select_by)[EVALUATION]  # an unfinished run lacks the last steps
-    return pd.concat([means.merge(own), means[means.weights != LIVE]])
+    n_sources = asked.groupby(candidate, observed=True).domain.size().rename("n_sources")
+    n_found = found.groupby(candidate, observed=True).domain.nunique().rename("n_found")
+    both = pd.concat([n_sources, n_found], axis=1)
+    complete = both[both.n_sources == both.n_found].reset_index()[candidate].astype({"weights": rows.weights.dtype})
+    scores = _over_domains(runs, found, select_by).merge(complete).rename(columns={"value": "score"})
+    own = _scores(runs, "iid", (LIVE,), select_by)[EVALUATION]  # an unfinished run lacks the last steps
+    return pd.concat([scores[scores.weights == LIVE].merge(own), scores[scores.weights != LIVE]])
 
 
-def _best(runs: RunList, candidates: pd.DataFrame, by: str) -> pd.DataFrame:
+def _best(runs: RunList, scores: pd.DataFrame, by: str) -> pd.DataFrame:
     """Return the highest score that is not nan; of equal scores the earliest step.
 
     Of equal runs of DomainBed, the one with the largest seed comes first.
     """
-    valid = candidates[candidates.score.notna()]
+    valid = scores[scores.score.notna()]
     seeds = [domainbed.seed_of(runs[number].config) or 0 for number in valid.run]
     order = ["score", "seed", "step", "run"]
     return valid.assign(seed=seeds).sort_values(order, ascending=[False, False, True, True]).drop_duplicates(by)
 
 
-def _choose(runs: RunList, selection: str, units: Units, select_by: str) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return the candidates, with the number of their unit, and the best one of each unit that its scores allow."""
-    import pandas as pd
-
-    weights = {unit.weights for unit in units}
-    rows = [(place, n, unit.weights) for place, (unit, members) in enumerate(units.items()) for n in members]
-    candidates = pd.DataFrame(rows, columns=["unit", "run", "weights"])
-    candidates = candidates.astype({"unit": int, "run": int, "weights": runs.records.weights.dtype})
+def _choose(
+    runs: RunList, selection: str, candidates: pd.DataFrame, select_by: str
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return the candidates, and the best one of each unit that its scores allow."""
     if selection == "lodo":
-        with_scores = candidates.merge(_lodo_scores(runs, units, weights, select_by), on=["run", "weights"])
-        candidates = with_scores[candidates.columns].drop_duplicates()  # a run without its pairs is no candidate
+        scores = _lodo_scores(runs, candidates, select_by)
     else:
-        with_scores = candidates.merge(scores(runs, selection, weights, select_by), on=["run", "weights"])
+        scores = _scores(runs, selection, _names(candidates), select_by)
+    candidates = candidates.astype({"weights": runs.records.weights.dtype})
+    with_scores = candidates.merge(scores[["run", "weights", "step", "at", "score"]], on=["run", "weights"])
+    if selection == "lodo":  # a run without its pairs is no candidate
+        candidates = with_scores[candidates.columns].drop_duplicates()
     return candidates, _best(runs, with_scores, "unit")
 
 
@@ -295,37 +295,19 @@ def choose(runs: RunList, target: str, selection: str, weights: str, select_by: 
     """Choose among the runs of a target and trial, by `run` as the place in the list. Their results are not read."""
     _require_selection(selection)
     members = [number for number, run in enumerate(runs) if selection != "lodo" or run.target == target]
-    unit = Unit(runs[0].table_name, "", runs[0].algorithm, weights, target, runs[0].trial)
-    _, best = _choose(runs, selection, {unit: members}, select_by)
+    candidates = _frame([(0, runs[0].table_name, "", runs[0].algorithm, weights, target, 0, n, True) for n in members])
+    _, best = _choose(runs, selection, candidates, select_by)
     if len(best):
         run, step, score = best[["run", "step", "score"]].astype(object).iloc[0]
         return Choice(run, step, score)
     if selection == "lodo" or len(runs) > 1:
-        raise SelectionError(_why_no_choice(runs, selection, select_by, unit, members))
+        raise SelectionError(_why_no_choice(runs, selection, select_by, candidates))
     return Choice(0, None)
 
 
 def _require_selection(selection: str) -> None:
     if selection not in SELECTIONS:
         raise SelectionError(choice_problem("method", selection, SELECTIONS))
-
-
-def _why_no_choice(runs: RunList, selection: str, select_by: str, unit: Unit, members: Sequence[int]) -> str:
-    """Say why the selection for one unit failed."""
-    if selection != "lodo":
-        return (
-            f"cannot select from {len(members)} runs without a validation {get_metric(select_by).label}: "
-            "evaluate every average on the validation splits, or keep one run per target and trial"
-        )
-    sources: dict[str, bool] = {}
-    for by_source in _pairs(runs).of_unit(unit, members).values():
-        sources |= {name: pair is not None or sources.get(name, False) for name, pair in by_source.items()}
-    return (
-        "lodo needs runs with the target and each source in turn held out together: "
-        f"the sources are {', '.join(sorted(sources))}, and there are pairs with "
-        f"{', '.join(sorted(name for name in sources if sources[name])) or 'none'}; "
-        "train the missing pairs with --target TARGET+SOURCE, or use iid"
-    )
 
 
 # ------------------------------------------------------------ results
@@ -356,77 +338,73 @@ def select(
         select_by: The metric by which runs are selected.
     """
     runs = RunList.of(runs)
-    groups = _groups(runs)
-    units = _units(runs, groups, {key: [weights] for key in groups}, metric)
-    units = {unit: members for unit, members in units.items() if targets is None or unit.target in targets}
-    if not units:
+    candidates = _candidates(runs, metric, lambda members: [weights])
+    if targets is not None:
+        candidates = candidates[candidates.target.isin(targets)]
+    if candidates.empty:
         raise SelectionError("selection needs a run with at most one target: train with one domain held out")
-    results, missing = _select(runs, Options(selection, split, metric, select_by), units)
+    results, missing = _select(runs, Options(selection, split, metric, select_by), candidates)
     whole = missing[missing.trial.isna()]
     if len(whole):
         raise SelectionError(whole.reason.iloc[0])
     return results[list(RESULTS)]
 
 
-_Groups = Mapping[tuple[str, str], Sequence[int]]
-"""The numbers of the runs by dataset and algorithm."""
+def _candidates(runs: RunList, metric: str, weights_of: Callable[[Sequence[int]], Sequence[str]]) -> pd.DataFrame:
+    """Return the runs that hold out at most one domain for each set of weights, with the columns `CANDIDATES`.
 
-
-def _groups(runs: RunList) -> _Groups:
-    """Return the groups; ERM comes first, because the other algorithms are compared with it."""
-    groups = group_by(range(len(runs)), lambda number: (runs[number].table_name, runs[number].algorithm))
-    return dict(sorted(groups.items(), key=lambda item: not is_erm(item[0][1])))
-
-
-def _units(
-    runs: RunList, groups: _Groups, weights: Mapping[tuple[str, str], Sequence[str]], metric: str
-) -> dict[Unit, list[int]]:
-    """Return the units of all runs that hold out at most one domain."""
+    They are in the order of the tables: ERM first, because the other algorithms are compared with it. `weights_of` says
+    which weights are reported of the runs of one dataset and algorithm.
+    """
     evaluated = evaluated_weights(runs, metric)
-    units: dict[Unit, list[int]] = {}
-    for (dataset, algorithm), members in groups.items():
+    groups = group_by(range(len(runs)), lambda number: (runs[number].table_name, runs[number].algorithm))
+    rows: list[tuple[Any, ...]] = []
+    number_of_unit = count()
+    for (dataset, algorithm), members in sorted(groups.items(), key=lambda item: not is_erm(item[0][1])):
         alone = group_by(members, lambda number: (runs[number].target, runs[number].trial))
         alone = {key: numbers for key, numbers in sorted(alone.items()) if len(runs[numbers[0]].targets) < 2}
-        for name in weights[dataset, algorithm]:
-            own = [runs[number] for number in members if (number, name) in evaluated]
+        for name in weights_of(members):
+            own = [runs[number] for number in members if name in evaluated[number]]
             label = shared_label(own, None if name == LIVE else name) if own else ""
-            units |= {Unit(dataset, label, algorithm, name, *key): numbers for key, numbers in alone.items()}
-    return units
+            for key, numbers in alone.items():
+                unit = (next(number_of_unit), dataset, label, algorithm, name, *key)
+                rows += [(*unit, number, name in evaluated[number]) for number in numbers]
+    return _frame(rows)
 
 
-def _select(runs: RunList, options: Options, units: Units) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return the results of units, and which have none and why."""
-    import numpy as np
+def _names(candidates: pd.DataFrame) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(candidates.weights))
+
+
+def _frame(candidates: Sequence[tuple[Any, ...]]) -> pd.DataFrame:
+    import pandas as pd
+
+    frame = pd.DataFrame(candidates, columns=list(CANDIDATES))
+    return frame.astype({"unit": int, "run": int, "trial": int, "evaluated": bool})
+
+
+def _select(runs: RunList, options: Options, candidates: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return the results of candidates, and which units have none and why."""
     import pandas as pd
 
     selection, split, metric, select_by = options
     _require_selection(selection)
-    weights = {unit.weights for unit in units}
-    evaluated = evaluated_weights(runs, metric)
-    allowed = {
-        unit: [number for number in members if (number, unit.weights) in evaluated]
-        for unit, members in units.items()
-        if unit.target != NO_TARGET or selection in ("iid", "last")
-    }
-    names = list(allowed)
-    candidates, best = _choose(runs, selection, allowed, select_by)
-    sources = _on_sources(runs, weights, metric)
+    has_split = (candidates.target != NO_TARGET) | (selection in ("iid", "last"))
+    allowed = candidates[candidates.evaluated & has_split]
+    scored, best = _choose(runs, selection, allowed, select_by)
+    weights = _names(allowed)
+    rows, sources = _evaluations(runs, metric, weights), _on_sources(runs, metric, weights)
     without_target = sources.run.isin([number for number, run in enumerate(runs) if not run.targets])
-    on_target = _evaluations(_on_split(runs, weights, split, True, metric))
-    reported = pd.concat([on_target, sources[without_target]]).rename(columns={"score": "value"})
+    reported = pd.concat([rows[rows.on_target & (rows.split == split)], sources[without_target]])
     # One candidate needs no score: there is nothing to compare.
-    alone = candidates[~candidates.unit.duplicated(keep=False) & ~candidates.unit.isin(best.unit)]
-    choices: dict[Unit, tuple[int, int | None]] = {}
-    choices |= {names[unit]: (run, None) for unit, run in alone[["unit", "run"]].itertuples(index=False)}
-    choices |= {names[unit]: (run, at) for unit, run, at in best[["unit", "run", "at"]].itertuples(index=False)}
-    last = reported.drop_duplicates(["run", "weights"], keep="last")[EVALUATION]
-    alone = alone.merge(last, on=["run", "weights"]).assign(score=np.nan)
-    found = pd.concat([best[alone.columns], alone]).merge(reported, on=EVALUATION).sort_values("unit")
-    found = found.merge(sources.drop(columns="step").rename(columns={"score": "source"}), on=EVALUATION, how="left")
-    found["weights_step"] = _weights_steps(runs, found)
-    results = pd.DataFrame([names[place] for place in found.unit], columns=list(Unit._fields))
-    results = results.join(found.drop(columns="weights"))[["dataset", *RESULTS]]
-    return results, _missing(runs, options, units, choices, {names[place] for place in found.unit})
+    alone = scored[~scored.unit.duplicated(keep=False) & ~scored.unit.isin(best.unit)]
+    last = reported.drop_duplicates(["run", "weights"], keep="last")[[*EVALUATION, "step"]]
+    chosen = pd.concat([best, alone.merge(last, on=["run", "weights"], how="left")])
+    found = chosen.drop(columns="step").merge(reported[[*EVALUATION, "step", "value"]], on=EVALUATION)
+    source = sources[[*EVALUATION, "value"]].rename(columns={"value": "source"})
+    found = found.merge(source, on=EVALUATION, how="left").sort_values("unit", ignore_index=True)
+    found = found.assign(weights=found.weights.astype(str), weights_step=_weights_steps(runs, found))
+    return found[["dataset", *RESULTS]], _missing(runs, options, candidates, chosen, set(found.unit))
 
 
 def _weights_steps(runs: RunList, results: pd.DataFrame) -> pd.Series:
@@ -438,96 +416,102 @@ def _weights_steps(runs: RunList, results: pd.DataFrame) -> pd.Series:
     for metric, members in group_by(results.run[is_best].unique(), lambda number: runs[number].select_by).items():
         rows = records_of(runs, metric)
         rows = rows[(rows.weights == LIVE) & (rows.split == "out") & ~rows.on_target & rows.run.isin(members)]
-        steps |= _best(runs, _means(runs, rows, metric), "run").set_index("run").step.to_dict()
+        scores = _over_domains(runs, rows, metric).rename(columns={"value": "score"})
+        steps |= _best(runs, scores, "run").set_index("run").step.to_dict()
     return results.step.mask(is_best, results.run.map(steps).fillna(results.step)).astype(int)
 
 
+# ------------------------------------------------------------ what is missing
+
+
 def _missing(
-    runs: RunList,
-    options: Options,
-    units: Units,
-    choices: Mapping[Unit, tuple[int, int | None]],
-    found: Collection[Unit],
+    runs: RunList, options: Options, candidates: pd.DataFrame, chosen: pd.DataFrame, found: Collection[int]
 ) -> pd.DataFrame:
     """Say which units have no result and why; once for a target that has none, where a selection failed."""
     import pandas as pd
 
+    lacking = candidates[~candidates.unit.isin(found)]
+    choices = {row.unit: row for row in chosen[chosen.unit.isin(lacking.unit)].itertuples()}
+    target = ["dataset", *MISSING[:4]]
+    n_trials = candidates.groupby(target).trial.nunique()
     rows: list[tuple[Any, ...]] = []
-    for target, of_target in group_by(units, lambda unit: unit[:-1]).items():
-        reasons: list[tuple[int | None, str]] = []
-        failed: list[str] = []
-        for unit in of_target:
-            if unit not in found:
-                reason, is_failure = _why_missing(runs, options, unit, units[unit], choices.get(unit))
-                reasons.append((unit.trial, reason))
-                failed += [reason] * is_failure
-        if failed and len(reasons) == len(of_target):
-            reasons = [(None, failed[0])]
-        rows += [(*target, *reason) for reason in reasons]
+    for place, of_target in lacking.groupby(target, sort=False):
+        reasons = [
+            (members.trial.iloc[0], *_why_missing(runs, options, members, choices.get(unit)))
+            for unit, members in of_target.groupby("unit", sort=False)
+        ]
+        if any(failed for *_, failed in reasons) and len(reasons) == n_trials[place]:
+            reasons = [(None, next(reason for _, reason, failed in reasons if failed), True)]
+        rows += [(*place, trial, reason) for trial, reason, _ in reasons]
     return pd.DataFrame(rows, columns=["dataset", *MISSING]).astype({"trial": "Int64"})
 
 
-def _why_missing(
-    runs: RunList, options: Options, unit: Unit, members: Sequence[int], choice: tuple[int, int | None] | None
-) -> tuple[str, bool]:
+def _why_missing(runs: RunList, options: Options, members: pd.DataFrame, choice: Any) -> tuple[str, bool]:
     """Return why a unit has no result, and whether its selection failed."""
     selection, split, metric, select_by = options
-    if unit.target == NO_TARGET and selection not in ("iid", "last"):
+    target, weights, label = members.target.iloc[0], members.weights.iloc[0], get_metric(metric).label
+    if target == NO_TARGET and selection not in ("iid", "last"):
         return f"{selection} needs runs with a target: select by iid or last", True
-    candidates = [number for number in members if (number, unit.weights) in evaluated_weights(runs, metric)]
-    label = get_metric(metric).label
-    if not candidates:
-        run = runs[members[0]]
+    if not members.evaluated.any():
+        run = runs[members.run.iloc[0]]
         state = f"has no {label} of these weights" if run.finished else "is unfinished"
         return f"the run {run.path.name} {state}", False
     if choice is None:
-        return _why_no_choice(runs, selection, select_by, unit, candidates), True
-    number, step = choice
-    return _why_no_value(f"the run {runs[number].path.name} has no {label}", step, unit, split), True
-
-
-def _why_no_value(problem: str, step: int | None, unit: Unit, split: str) -> str:
-    name = "the live weights" if unit.weights == LIVE else unit.weights
-    if unit.target == NO_TARGET:
-        return f"{problem} of {name}: train it to the end"
-    if unit.weights != LIVE:
+        return _why_no_choice(runs, selection, select_by, members[members.evaluated]), True
+    problem = f"the run {runs[choice.run].path.name} has no {label}"
+    name = "the live weights" if weights == LIVE else weights
+    if target == NO_TARGET:
+        return f"{problem} of {name}: train it to the end", True
+    if weights != LIVE:
         hint = "train with --split 60/20/20" if split == "test" else "choose another --target-split"
-        return f"the split {split!r} of the target was not evaluated: {hint}"
+        return f"the split {split!r} of the target was not evaluated: {hint}", True
+    step = None if math.isnan(choice.at) else int(choice.at)
     return (
-        f"{problem} of {name} on split {split!r} of target {unit.target} at step {step}: "
+        f"{problem} of {name} on split {split!r} of target {target} at step {step}: "
         "evaluate the target at every evaluation, or report best or last, which are evaluated at the end"
+    ), True
+
+
+def _why_no_choice(runs: RunList, selection: str, select_by: str, candidates: pd.DataFrame) -> str:
+    """Say why the selection for one unit failed."""
+    if selection != "lodo":
+        return (
+            f"cannot select from {len(candidates)} runs without a validation {get_metric(select_by).label}: "
+            "evaluate every average on the validation splits, or keep one run per target and trial"
+        )
+    has_pair = _pairs(runs, candidates).groupby("domain").pair.count() > 0
+    return (
+        "lodo needs runs with the target and each source in turn held out together: "
+        f"the sources are {', '.join(has_pair.index)}, and there are pairs with "
+        f"{', '.join(has_pair.index[has_pair]) or 'none'}; "
+        "train the missing pairs with --target TARGET+SOURCE, or use iid"
     )
 
 
-def _reported(runs: RunList, groups: _Groups, selection: str, metric: str) -> dict[tuple[str, str], list[str]]:
-    """Return the weights of each dataset and algorithm that were evaluated on targets, or without any on sources.
+# ------------------------------------------------------------ what tables report
+
+
+def reported_weights(
+    runs: RunList, selection: str = "iid", metric: str = "accuracy", members: Iterable[int] | None = None
+) -> list[str]:
+    """Return the weights that tables report of runs, or of some: those evaluated on targets, or without on sources.
 
     Live weights come first, and SWAD last. The live weights at the step that is selected get a row of their own only
     with "oracle_best_step", or if the runs have neither `best` nor `last`.
     """
-    of_run: dict[int, list[str]] = defaultdict(list)
-    for (number, name), is_reported in evaluated_weights(runs, metric).items():
-        if is_reported:
-            of_run[number].append(name)
-    reported = {}
-    for key, members in groups.items():
-        names = dict.fromkeys(name for number in members for name in of_run[number])
-        if selection != "oracle_best_step" and any(name in names for name in LIVE_WEIGHTS):
-            names.pop(LIVE, None)
-        reported[key] = sorted(names, key=lambda name: (name not in (LIVE, *LIVE_WEIGHTS), name.startswith("swad")))
-    return reported
-
-
-def reported_weights(runs: RunList, selection: str = "iid") -> list[str]:
-    """Return the names of the weights that tables report."""
-    return _reported(runs, {("", ""): range(len(runs))}, selection, "accuracy")["", ""]
+    evaluated = evaluated_weights(runs, metric)
+    numbers = range(len(runs)) if members is None else members
+    names = {name: None for number in numbers for name, is_reported in evaluated[number].items() if is_reported}
+    if selection != "oracle_best_step" and any(name in names for name in LIVE_WEIGHTS):
+        names.pop(LIVE, None)
+    return sorted(names, key=lambda name: (name not in (LIVE, *LIVE_WEIGHTS), name.startswith("swad")))
 
 
 def run_scores(
     runs: RunList, selection: str, weights: Sequence[str], select_by: str = "accuracy"
 ) -> dict[tuple[int, str], float]:
     """Return by run and weights what a selection would choose a run by: its best score that is not nan."""
-    by_run = scores(runs, selection, weights, select_by).groupby(["run", "weights"], observed=True).score
+    by_run = _scores(runs, selection, tuple(weights), select_by).groupby(["run", "weights"], observed=True).score
     best: dict[tuple[int, str], float] = by_run.max().dropna().to_dict()
     return best
 
@@ -623,12 +607,9 @@ def collect_results(
         trained = {run.select_by for run in runs}
         select_by = trained.pop() if len(trained) == 1 else "accuracy"
     options = Options(selection, split, metric, select_by)
-    groups, rows = _groups(runs), records_of(runs, metric)
-    units = _units(runs, groups, _reported(runs, groups, selection, metric), metric)
-    results, missing = _select(runs, options, units)
-    with_live = {
-        n for (n, name), is_reported in evaluated_weights(runs, metric).items() if is_reported and name == LIVE
-    }
+    candidates = _candidates(runs, metric, lambda members: reported_weights(runs, selection, metric, members))
+    results, missing = _select(runs, options, candidates)
+    evaluated, rows = evaluated_weights(runs, metric), records_of(runs, metric)
     with_test = set(rows.run[rows.split == "test"])
     domains = group_by(distinct(runs.records, "domain"), lambda pair: pair[0])
     by_dataset = group_by(range(len(runs)), lambda number: runs[number].table_name)
@@ -656,7 +637,7 @@ def collect_results(
                 missing=missing[missing.dataset == name].drop(columns="dataset"),
                 skipped=skipped,
                 has_test=not with_test.isdisjoint(numbers),
-                has_live=not with_live.isdisjoint(numbers),
+                has_live=any(evaluated[number].get(LIVE, False) for number in numbers),
             )
         )
     return collected

@@ -73,8 +73,7 @@ def read_surface(run: RunData, shape: str = "plane") -> RunSurface | None:
         return None
     settings, heads = shown
     mark = [row for row in rows if row["kind"] == "shown" and row["key"] == settings["key"]][-1]
-    # Weights may have been trained again; earlier rows have no fingerprints.
-    marks = mark.get("fingerprints", [None])
+    marks = mark["fingerprints"]  # weights may have been trained again
     head = next(row for row in reversed(heads) if row.get("fingerprint") in marks)
     points = [row for row in rows if row["kind"] == "surface-point" and row["key"] == settings["key"]]
     by_place = {(row["name"], row["x"], row["y"]): row for row in points if row.get("fingerprint") in marks}

@@ -12,7 +12,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from swad.testbed.results.labels import algorithm_label
 from swad.util.statistics import mean
 
 if TYPE_CHECKING:
@@ -78,27 +77,14 @@ def choose(values: pd.DataFrame) -> dict[Group, ValleySetting]:
 
     Among equals the setting most like one that the runs were trained with wins, then the first. How to choose is among
     the settings of the measurement: with `select` "iid" by the sources' validation accuracy alone, with "oracle" by
-    that on the target's out split alone; with `counts_from` N_s, N_e and the definition are those of the dataset it
-    names, and r is chosen on each. The paper took PACS.
+    that on the target's out split alone.
 
     Args:
         values: Rows of `measured`.
     """
-    scores: dict[Group, dict[ValleySetting, float]] = {}
-    preferred: dict[Group, list[ValleySetting]] = {}
-    places: dict[Group, tuple[str, str]] = {}
-    for (dataset, algorithm, settings), rows in values.groupby(["dataset", "algorithm", "settings"], sort=False):
-        if found := score_settings(rows, _decisive(settings)):
-            group = (dataset, settings)
-            places[group] = dataset.removesuffix(f", {algorithm_label(algorithm)}"), algorithm
-            scores[group], preferred[group] = found, _trained(rows)
-    chosen = {group: best(scores[group], preferred[group]) for group in scores}
-    counts = {place: _counts(chosen[group]) for group, place in places.items()}
-    for group, (_, algorithm) in places.items():
-        wanted = counts.get((json.loads(group[1]).get("counts_from"), algorithm))
-        same = {setting: score for setting, score in scores[group].items() if _counts(setting) == wanted}
-        chosen[group] = best(same or scores[group], preferred[group])
-    return chosen
+    by_group = values.groupby(["dataset", "settings"], sort=False)
+    scores = {group: (score_settings(rows, _decisive(group[1])), _trained(rows)) for group, rows in by_group}
+    return {group: best(found, trained) for group, (found, trained) in scores.items() if found}
 
 
 def _decisive(settings: str) -> str:
@@ -132,10 +118,6 @@ def best(scores: Mapping[ValleySetting, float], preferred: Sequence[ValleySettin
         return max(len(values & dataclasses.asdict(other).items()) for other in preferred or (ValleySetting(),))
 
     return max(equal, key=agreement)
-
-
-def _counts(setting: ValleySetting) -> tuple[int, float, str]:
-    return setting.n_converge, setting.n_tolerance, setting.semantics
 
 
 def _trained(values: pd.DataFrame) -> list[ValleySetting]:

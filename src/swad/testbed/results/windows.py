@@ -7,11 +7,10 @@ begins with the weights of a single update, the evaluation at which the valley s
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from swad.testbed.results.compare import compare, is_clear, units_of
-from swad.testbed.results.measurement_rows import Row
 from swad.util.paired import ALPHA
 
 if TYPE_CHECKING:
@@ -35,8 +34,6 @@ Window = tuple[int, int]
 """The first and the last step of a window."""
 
 _OF_RUN = ["dataset", "algorithm", "settings", "target", "trial"]
-_EARLIER_SIDES = {"target": "unseen", "validation": "seen"}
-_NOT_OF_VALUES = ("average", "range", "segments", "records", "device")
 
 
 def window_of(weights: str) -> Window | None:
@@ -47,26 +44,6 @@ def window_of(weights: str) -> Window | None:
     """
     match = re.fullmatch(r"(\d+)-(\d+)", weights)
     return None if match is None else (int(match[1]), int(match[2]))
-
-
-def upgraded(rows: Sequence[Row]) -> Iterator[Row]:
-    """Return rows of earlier versions, which have the accuracies of all domains in one, as those of today."""
-    averages = {row["key"]: (row["average"], row["range"]) for row in rows if "range" in row}
-    for row in rows:
-        if row["kind"] == "settings":
-            yield {name: value for name, value in row.items() if name not in _NOT_OF_VALUES}
-        elif row["kind"] in ("window", "saved"):
-            average, steps = averages[row["key"]]
-            if row["kind"] == "window":
-                steps = row["first"], row["last"]
-            weights = row.get("weights", f"{steps[0]}-{steps[1]}")
-            has_steps = row["kind"] == "window" or weights == average
-            for domain, accuracy in row["accuracy"].items():
-                place = {"weights": weights, "domain": domain, "side": _EARLIER_SIDES[row["side"]]}
-                of_steps = {"first": steps[0], "last": steps[1]} if has_steps else {}
-                yield {**row, "kind": "measured", **place, **of_steps, "accuracy": accuracy}
-        else:
-            yield row
 
 
 def choices(values: pd.DataFrame) -> pd.DataFrame:

@@ -96,12 +96,14 @@ def test_the_line_between_two_weights(tmp_path):
     with RowFile(run.path, SURFACE) as file:
         content = {"corners": ["best", "swad"], "points": ["swa", "ema"], "seen": ["art"], "unseen": ["photo"]}
         key = file.add_settings({"shape": "line", **content})
-        file.append({"key": key, "kind": "surface", "xs": [0.0, 0.5, 1.0], "ys": [0.0], "parameters": 9})
+        file.append(
+            {"key": key, "kind": "surface", "fingerprint": "1", "xs": [0.0, 0.5, 1.0], "ys": [0.0], "parameters": 9}
+        )
         named = (("1", 0.0), ("2", 1.0), ("mean", 0.5), ("swa", 0.8), ("ema", 3.0))
         for name, x in ((None, 0.0), (None, 0.5), (None, 1.0), *named):
             point = {"kind": "surface-point", "name": name, "x": x, "y": 0.0, "distance": 0.0}
-            file.append({"key": key, **point, "losses": {"art": x, "photo": 2 + x}, "errors": {}})
-        file.mark_shown(key)
+            file.append({"key": key, "fingerprint": "1", **point, "losses": {"art": x, "photo": 2 + x}, "errors": {}})
+        file.mark_shown(key, fingerprints=["1"])
     assert read_surface(run).settings["shape"] == "plane"
     (axes,) = line_figure([read_surface(run, "line")]).axes
     assert axes.lines[0].get_ydata().tolist() == [0.0, 0.5, 1.0]

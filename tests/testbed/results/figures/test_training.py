@@ -9,8 +9,8 @@ pytest.importorskip("matplotlib")
 from helpers.figures import text_boxes
 from helpers.run_tree import write_run
 from swad.testbed.results.figures.style import save_figure
-from swad.testbed.results.figures.training import save_valley_figures, valley_figure
-from swad.testbed.results.records import Record
+from swad.testbed.results.figures.training import save_valley_figures, shown_runs, valley_figure
+from swad.testbed.results.records import Record, RecordWriter
 from swad.testbed.results.run_data import RunData
 from swad.testbed.results.runs import find_runs
 from swad.testbed.results.selection import collect_results
@@ -42,14 +42,15 @@ def test_a_figure_for_each_trial_with_the_targets_side_by_side(runs: list[RunDat
     assert all(f"target: {target}" in text for target in ("art_painting", "sketch"))
 
 
-def test_of_several_runs_without_a_selection_each_has_its_own_figure(tmp_path: Path) -> None:
+def test_of_several_runs_without_a_selection_the_longest_is_shown(tmp_path: Path) -> None:
     for lr in (1e-5, 5e-5):
         write_run(tmp_path / "runs" / f"lr-{lr}", lr=lr, finished=False)
+    with RecordWriter(tmp_path / "runs" / "lr-5e-05") as writer:
+        writer.append(Record("r", 10_000, None, None, "train_loss", 0.1))
     write_run(tmp_path / "runs" / "sketch", target="sketch")
-    paths = save_valley_figures(collect_results(find_runs(tmp_path / "runs")), tmp_path, formats=("svg",))
-    stem = "valley-PACS-erm-trial0"
-    assert [path.name for path in paths] == [f"{stem}.svg", f"{stem}-lr-1e-05.svg", f"{stem}-lr-5e-05.svg"]
-    assert "target: photo" not in paths[0].read_text()
+    (results,) = collect_results(find_runs(tmp_path / "runs"))
+    assert [run.path.name for run in shown_runs(results)] == ["lr-5e-05", "sketch"]
+    assert [path.name for path in save_valley_figures([results], tmp_path, ("svg",))] == ["valley-PACS-erm-trial0.svg"]
 
 
 @pytest.mark.slow

@@ -29,7 +29,7 @@ def run(tmp_path):
             row = {"kind": BENCHMARK, "weights": weights, "part": "imagenet-c/fog/3", "expected": 50_000}
             file.append({**mark, **row, "missing": [], "correct": 5, "n": 10})
         file.append({"key": "k", "kind": "settings"})
-        file.mark_shown("k", weights=["best", "swad"])
+        file.mark_shown("k", weights=["best", "swad"], fingerprints=["f", "f"])
     return run
 
 

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from swad.testbed.results.figures.style import INK, PALETTE, RANGE, add_legend, figure_style, new_figure, save_figures
-from swad.testbed.results.labels import directory_names
+from swad.testbed.results.labels import is_erm
 from swad.testbed.results.run_data import RunData
 from swad.testbed.results.runs import RunList
 from swad.testbed.results.selection import DatasetResults
-from swad.testbed.results.training_curves import ByStep, Curves, Valley, mean_curve, source_curves, valleys
+from swad.testbed.results.training_curves import ByStep, Curves, Valley, last_steps, mean_curve, source_curves, valleys
 from swad.util.grouping import group_by
 from swad.util.names import file_stem
 
@@ -82,42 +82,34 @@ def save_valley_figures(
 ) -> list[Path]:
     """Write one figure for each dataset, algorithm and trial, with a column per target; return the paths.
 
-    Of several runs of a target, the figure shows the selected one. If none of them is selected, each has a figure of
-    its own, with its directory in the name of the file.
-
     Args:
         results: The runs of each dataset and the selection among them.
         directory: Directory of the figures.
         formats: Formats of the files.
     """
     written = []
-    for dataset_results in results:
-        groups = group_by(dataset_results.members, lambda run: (run.algorithm, run.trial))
-        names = dict(
-            zip((run.path for run in dataset_results.members), directory_names(dataset_results.members), strict=True)
-        )
-        for (algorithm, trial), members in groups.items():
-            stem = f"valley-{dataset_results.dataset}-{algorithm}-trial{trial}"
-            columns: list[RunData] = []
-            figures: dict[str, list[RunData]] = {stem: columns}
-            for _, candidates in sorted(group_by(members, lambda run: run.targets).items()):
-                selected = selected_run(dataset_results, candidates)
-                if selected is not None:
-                    columns.append(selected)
-                else:
-                    figures |= {f"{stem}-{names[candidate.path]}": [candidate] for candidate in candidates}
-            for name, runs in figures.items():
-                if runs:
-                    figure = valley_figure(runs)
-                    written += save_figures(figure, directory / file_stem([name]), formats)
+    for each in results:
+        for (algorithm, trial), runs in group_by(shown_runs(each), lambda run: (run.algorithm, run.trial)).items():
+            stem = file_stem([f"valley-{each.dataset}-{algorithm}-trial{trial}"])
+            written += save_figures(valley_figure(runs), directory / stem, formats)
     return written
 
 
-def selected_run(results: DatasetResults, candidates: Sequence[RunData]) -> RunData | None:
-    """Return the run that was selected among those of a target and trial, preferably for the average that is drawn.
+def shown_runs(results: DatasetResults) -> list[RunData]:
+    """Return one run for each algorithm, target and trial: the selected one, or else the one with the most steps."""
+    runs = [run for run in results.members if len(run.targets) < 2]
+    groups = group_by(runs, lambda run: (run.algorithm, run.target, run.trial))
+    ordered = sorted(groups.items(), key=lambda item: (not is_erm(item[0][0]), item[0]))
+    return [_selected_run(results, members) or _longest(members) for _, members in ordered]
 
-    A run without others needs no selection. None if there are several and none is selected.
-    """
+
+def _longest(runs: Sequence[RunData]) -> RunData:
+    steps = last_steps(runs)
+    return runs[steps.index(max(steps))]
+
+
+def _selected_run(results: DatasetResults, candidates: Sequence[RunData]) -> RunData | None:
+    """Return the run that was selected among those of a target and trial, preferably for the average that is drawn."""
     if len(candidates) == 1:
         return candidates[0]
     drawn = {name for by_average in valleys(candidates) for name in list(by_average)[:1]}

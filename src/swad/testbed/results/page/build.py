@@ -18,8 +18,8 @@ from swad.testbed.results import published
 from swad.testbed.results.comparisons import BASELINE, compare_in_words, find_method
 from swad.testbed.results.diagnostics import find_problems
 from swad.testbed.results.figures.style import PALETTE
-from swad.testbed.results.figures.training import METRICS, selected_run
-from swad.testbed.results.labels import algorithm_label, directory_names, is_erm, weights_label
+from swad.testbed.results.figures.training import METRICS, shown_runs
+from swad.testbed.results.labels import algorithm_label, directory_names, weights_label
 from swad.testbed.results.measured_report import MeasuredReport
 from swad.testbed.results.metrics import get_metric
 from swad.testbed.results.page.comparisons import comparison_sections
@@ -184,19 +184,6 @@ def write_page(
     # Atomically, so a browser that reloads in the meantime never reads half a page.
     write_text(path, page, follow_link=follow_link)
     return Path(path)
-
-
-def shown_runs(results: DatasetResults) -> list[RunData]:
-    """Return one run for each algorithm, target and trial: the selected one, or else the one with the most steps."""
-    runs = [run for run in results.members if len(run.targets) < 2]
-    groups = group_by(runs, lambda run: (run.algorithm, run.target, run.trial))
-    ordered = sorted(groups.items(), key=lambda item: (not is_erm(item[0][0]), item[0]))
-    return [selected_run(results, members) or _longest(members) for _, members in ordered]
-
-
-def _longest(runs: Sequence[RunData]) -> RunData:
-    steps = last_steps(runs)
-    return runs[steps.index(max(steps))]
 
 
 # ------------------------------------------------------------ parts of the page

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from swad.testbed.results.comparison_tables import comparisons_tables
 from swad.testbed.results.comparisons import compare_over_datasets, default_baseline, not_compared
 from swad.testbed.results.figures.critical_difference import critical_difference_figure
 from swad.testbed.results.figures.style import themed_svg
 from swad.testbed.results.method_ranks import rank_results
 from swad.testbed.results.page.section import Drawing, Figures, Section
 from swad.testbed.results.selection import DatasetResults
+from swad.testbed.results.unit_tables import comparisons_tables
 
 
 def comparison_sections(

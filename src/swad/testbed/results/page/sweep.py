@@ -16,7 +16,6 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from swad.testbed.results.column_marks import legend
 from swad.testbed.results.labels import algorithm_label, differing_hyperparameters, directory_names
 from swad.testbed.results.metrics import Metric, get_metric
 from swad.testbed.results.records import LIVE
@@ -26,6 +25,7 @@ from swad.testbed.results.runs import RunList
 from swad.testbed.results.selection import ORACLES, DatasetResults, reported_weights, run_scores, same_kind
 from swad.testbed.results.tables import OURS, Cell, Row, Table, percent
 from swad.testbed.results.training_curves import Valley, final_values, last_steps, source_curves, valleys
+from swad.testbed.results.unit_tables import legend
 from swad.util.names import NO_TARGET
 from swad.util.statistics import mean
 
