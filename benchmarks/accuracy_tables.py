@@ -15,13 +15,13 @@ from swad.testbed.paper.items import ITEMS
 from swad.testbed.paper.paper_config import PaperConfig
 from swad.testbed.paper.reproduction import PaperRuns, availability_notes
 from swad.testbed.paper.trainings import Training
+from swad.testbed.results.accuracy_table import PaperRows, accuracy_table
 from swad.testbed.results.compare import compare, units_of_methods
 from swad.testbed.results.comparisons import BASELINE, on_dataset
 from swad.testbed.results.domainbed import DOMAINS
 from swad.testbed.results.labels import algorithm_label
 from swad.testbed.results.records import Record
 from swad.testbed.results.run_data import RunData
-from swad.testbed.results.run_tables import PaperRows, accuracy_table
 from swad.testbed.results.runs import find_runs
 from swad.testbed.results.selection import DatasetResults, collect_results
 from swad.testbed.results.tables import PAPER, Cell, Row, Table

@@ -15,9 +15,9 @@ from swad.testbed.measurements.curvature import Curvature
 from swad.testbed.measurements.flatness import Flatness
 from swad.testbed.measurements.surface import Surface
 from swad.testbed.measurements.tune import Tune
+from swad.testbed.results.accuracy_table import accuracy_table
 from swad.testbed.results.measured import measured
 from swad.testbed.results.measured_report import report
-from swad.testbed.results.run_tables import accuracy_table
 from swad.testbed.results.runs import find_runs
 from swad.testbed.results.selection import collect_results
 from swad.testbed.training.loop import train

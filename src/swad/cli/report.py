@@ -80,10 +80,10 @@ def report(
 ) -> None:
     """Print the results of all runs in a directory next to the paper's, and write a page that works offline."""
     from swad.cli._console import make_console, short_warnings
+    from swad.testbed.results.accuracy_table import accuracy_table
     from swad.testbed.results.compare import UNIT_CHOICES
     from swad.testbed.results.comparisons import not_compared
     from swad.testbed.results.diagnostics import find_problems
-    from swad.testbed.results.run_tables import accuracy_table
     from swad.testbed.results.unit_tables import comparisons_tables
 
     if no_page and output is not None:

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from helpers.domainbed_sweep import write_auto_lr, write_published, write_sweep
 from swad.testbed.data import benchmarks
 from swad.testbed.results import domainbed
+from swad.testbed.results.accuracy_table import accuracy_tables
 from swad.testbed.results.comparisons import default_baseline
 from swad.testbed.results.records import RecordError
-from swad.testbed.results.run_tables import accuracy_tables
 from swad.testbed.results.runs import RunList, find_runs
 from swad.testbed.results.selection import SelectionError, collect_results, select
 

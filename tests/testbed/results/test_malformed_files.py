@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 
 from helpers.configs import stored
+from swad.testbed.results.accuracy_table import accuracy_table
 from swad.testbed.results.comparisons import compare_in_words
 from swad.testbed.results.diagnostics import find_problems
 from swad.testbed.results.measurement_rows import FLATNESS, read_rows
 from swad.testbed.results.records import Record, RecordError, RecordWriter
-from swad.testbed.results.run_tables import accuracy_table, ranges_table, selected_runs_table, timings_table
+from swad.testbed.results.run_tables import ranges_table, selected_runs_table, timings_table
 from swad.testbed.results.runs import find_runs, load_run
 from swad.testbed.results.selection import SELECTIONS, SelectionError, collect_results, select
 

@@ -5,10 +5,11 @@ from pathlib import Path
 import pytest
 
 from helpers.configs import roles
+from swad.testbed.results.accuracy_table import accuracy_table
 from swad.testbed.results.metrics import get_metric
 from swad.testbed.results.records import Record
 from swad.testbed.results.run_data import RunData
-from swad.testbed.results.run_tables import accuracy_table, selected_runs_table
+from swad.testbed.results.run_tables import selected_runs_table
 from swad.testbed.results.runs import RunList
 from swad.testbed.results.selection import SelectionError, choose, collect_results
 from swad.testbed.results.selection_file import make_selection, read_selection, write_selection

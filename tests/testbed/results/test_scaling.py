@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 import synthetic_runs
+from swad.testbed.results.accuracy_table import accuracy_table
 from swad.testbed.results.diagnostics import find_problems
 from swad.testbed.results.figures.training import shown_runs
 from swad.testbed.results.page.sweep import build_sweep
 from swad.testbed.results.run_data import RunData
-from swad.testbed.results.run_tables import accuracy_table, ranges_table, selected_runs_table, timings_table
+from swad.testbed.results.run_tables import ranges_table, selected_runs_table, timings_table
 from swad.testbed.results.selection import collect_results
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from helpers.run_tree import write_run
+from swad.testbed.results.accuracy_table import accuracy_table
 from swad.testbed.results.records import RecordError, lock_run_directory
-from swad.testbed.results.run_tables import accuracy_table
 from swad.testbed.results.runs import find_runs
 from swad.testbed.results.selection import collect_results
 from swad.testbed.results.unselected_weights import remove_weights, unselected_weights

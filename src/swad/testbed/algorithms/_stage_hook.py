@@ -1,4 +1,4 @@
-"""The base class of forward hooks on the stages of a network, for MixStyle and DMG."""
+"""The base class of forward hooks on the stages of a network."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ Names are loaded on first use. The modules, in the order in which data flows thr
     records, frames, predictions, run_data, runs, domainbed, failures         read runs from their directories
     metrics, selection, selection_file, unselected_weights                    choose the run of each target and trial
     compare, comparisons, method_ranks, published                             means and tests, also of accuracies; ranks
-    tables, labels, unit_tables, run_tables, mistakes,                        tables, the names in them, and warnings
+    tables, labels, unit_tables, accuracy_table, run_tables, mistakes,        tables, the names in them, and warnings
     diagnostics
     training_curves, measured, measured_report, windows, tuning, surfaces,    measurements of runs: read, averaged and
     surface_report, corruption_means, imagenet_parts, rank_correlation        as tables
@@ -26,12 +26,12 @@ from typing import TYPE_CHECKING
 from swad.util.lazy import lazy_exports
 
 if TYPE_CHECKING:
+    from swad.testbed.results.accuracy_table import accuracy_tables, results_table
     from swad.testbed.results.comparisons import compare_methods, compare_over_datasets
     from swad.testbed.results.page.build import write_page
     from swad.testbed.results.predictions import read_predictions
     from swad.testbed.results.records import Record, RecordError, read_records
     from swad.testbed.results.run_data import RunData
-    from swad.testbed.results.run_tables import accuracy_tables, results_table
     from swad.testbed.results.runs import RunList, find_runs, load_run
     from swad.testbed.results.selection import SelectionError, collect_results, select
 
@@ -43,7 +43,7 @@ __getattr__, __dir__ = lazy_exports(
         "predictions": ("read_predictions",),
         "records": ("Record", "RecordError", "read_records"),
         "run_data": ("RunData",),
-        "run_tables": ("accuracy_tables", "results_table"),
+        "accuracy_table": ("accuracy_tables", "results_table"),
         "runs": ("RunList", "find_runs", "load_run"),
         "selection": ("SelectionError", "collect_results", "select"),
     },

@@ -8,9 +8,9 @@ import pytest
 
 from helpers.browser import emulate
 from helpers.contrast import contrast
+from swad.testbed.results.accuracy_table import accuracy_tables
 from swad.testbed.results.page.build import write_page
 from swad.testbed.results.run_data import RunData
-from swad.testbed.results.run_tables import accuracy_tables
 from swad.testbed.results.tables import OURS
 
 pytest.importorskip("jinja2")

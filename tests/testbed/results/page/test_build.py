@@ -14,12 +14,12 @@ pytest.importorskip("jinja2")
 pytest.importorskip("matplotlib")
 
 from helpers.pages import build_page
+from swad.testbed.results.accuracy_table import results_table
 from swad.testbed.results.diagnostics import find_problems
 from swad.testbed.results.figures.training import shown_runs
 from swad.testbed.results.measurement_rows import FLATNESS
 from swad.testbed.results.page.build import write_page
 from swad.testbed.results.run_data import RunData
-from swad.testbed.results.run_tables import results_table
 from swad.testbed.results.runs import find_runs
 from swad.testbed.results.selection import collect_results
 from swad.testbed.results.tables import PAPER

@@ -18,11 +18,11 @@ pytest.importorskip("jinja2")
 
 from helpers.accuracies import selected as select_rows
 from helpers.pages import build_page
+from swad.testbed.results.accuracy_table import accuracy_table
 from swad.testbed.results.page import sweep
 from swad.testbed.results.page.sweep import build_sweep, is_sweep
 from swad.testbed.results.records import Record
 from swad.testbed.results.run_data import RunData
-from swad.testbed.results.run_tables import accuracy_table
 from swad.testbed.results.selection import collect_results
 from swad.testbed.results.training_curves import source_curves
 

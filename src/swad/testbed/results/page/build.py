@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from swad.testbed.results import published
+from swad.testbed.results.accuracy_table import accuracy_table, comparable_rows
 from swad.testbed.results.comparisons import BASELINE, compare_in_words, find_method
 from swad.testbed.results.diagnostics import find_problems
 from swad.testbed.results.figures.style import PALETTE
@@ -27,7 +28,7 @@ from swad.testbed.results.page.measured import measured_sections
 from swad.testbed.results.page.mistakes import FindPicture, mistake_sections
 from swad.testbed.results.page.sweep import build_sweep, is_sweep, range_of
 from swad.testbed.results.run_data import RunData, setting_text
-from swad.testbed.results.run_tables import accuracy_table, comparable_rows, selected_runs_table, timings_table
+from swad.testbed.results.run_tables import selected_runs_table, timings_table
 from swad.testbed.results.runs import RunList, find_runs
 from swad.testbed.results.selection import ORACLES, DatasetResults, collect_results
 from swad.testbed.results.surface_report import SurfaceReport

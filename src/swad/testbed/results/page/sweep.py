@@ -16,11 +16,11 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from swad.testbed.results.accuracy_table import AVERAGE, MISSING
 from swad.testbed.results.labels import algorithm_label, differing_hyperparameters, directory_names
 from swad.testbed.results.metrics import Metric, get_metric
 from swad.testbed.results.records import LIVE
 from swad.testbed.results.run_data import RunData, setting_text
-from swad.testbed.results.run_tables import AVERAGE, MISSING
 from swad.testbed.results.runs import RunList
 from swad.testbed.results.selection import ORACLES, DatasetResults, reported_weights, run_scores, same_kind
 from swad.testbed.results.tables import OURS, Cell, Row, Table, percent
