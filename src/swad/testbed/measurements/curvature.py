@@ -70,12 +70,12 @@ class Curvature(Measurement):
                     image_losses(run.images.side(side), batch_size=run.run.batch_size(run.device)),
                     self.eigenvalues,
                     trace_vectors=self.trace_vectors,
+                    domains=[None],
                     include=self.include,
                     exclude=self.exclude,
                     progress=run.part(len(sides) * number + i, len(sides) * len(weights)),
                 )
-                mean = next(row for row in result.rows if row.domain is None)
-                rows.append({**mean.as_dict(), "weights": name, "domain": side, "side": side})
+                rows.append({**result.row().as_dict(), "weights": name, "domain": side, "side": side})
             yield rows
 
     @classmethod
