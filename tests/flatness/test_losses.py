@@ -54,7 +54,7 @@ def test_small_integers_are_scaled_on_the_way():
 
 def test_lower_precision_is_the_caller_s_choice():
     data, model = images(), network(batch_norm=False).eval()
-    loss = image_losses(data, autocast=lambda: torch.autocast("cpu", torch.bfloat16), channels_last=True)
+    loss = image_losses(data, precision="bf16", channels_last=True)
     assert loss(model)["photo"].dtype == torch.float32
     torch.testing.assert_close(loss(model)["photo"], image_losses(data)(model)["photo"], rtol=0.05, atol=0.05)
 

@@ -191,8 +191,7 @@ class ImageLosses(LossFunction):
         logits_of: The domains whose images decide that constant; by default all. Give the sources, so that the target
             decides nothing.
         precision: "bf16" evaluates the network in bf16, and losses and their sums in fp32 or higher; "fp32" is exact,
-            without TF32. By default as torch is set, with `autocast`.
-        autocast: Makes the context that forward passes run in, e.g. `lambda: torch.autocast("cuda")`.
+            without TF32. By default as torch is set.
         transform: Applied to each batch on the device, e.g. to scale uint8 images.
         device: Device to keep the images on; by default they stay where they are.
         channels_last: Store images in the channels-last layout.
@@ -211,7 +210,6 @@ class ImageLosses(LossFunction):
         logits: Logits = "raw",
         logits_of: Collection[str] | None = None,
         precision: Precision | None = None,
-        autocast: Callable[[], AbstractContextManager[object]] = nullcontext,
         transform: Callable[[Tensor], Tensor] | None = None,
         device: torch.device | str | None = None,
         channels_last: bool = False,
@@ -228,8 +226,6 @@ class ImageLosses(LossFunction):
         require_choice("logits", logits, get_args(Logits))
         if precision is not None:
             require_choice("precision", precision, get_args(Precision))
-            if autocast is not nullcontext:
-                raise ValueError("precision and autocast both choose the precision of the network: give one of them")
         images = {str(domain): pair for domain, pair in images.items()}  # as in every result
         fitted = [str(domain) for domain in logits_of or images]
         unknown = [domain for domain in fitted if domain not in images]
@@ -262,12 +258,6 @@ class ImageLosses(LossFunction):
         self._labels = torch.cat([labels.to(device) for _, labels in images.values()])
         # A tensor, which a captured graph reads again at every replay.
         self._logit_scale = torch.ones((), device=device)
-        if precision == "bf16":
-            self._autocast: Callable[[], AbstractContextManager[object]] = lambda: torch.autocast(
-                device.type, torch.bfloat16
-            )
-        else:
-            self._autocast = _exact_fp32 if precision == "fp32" and device.type == "cuda" else autocast
 
     @contextmanager
     def fused(self, model: nn.Module) -> Iterator[None]:
@@ -275,7 +265,7 @@ class ImageLosses(LossFunction):
         if self.precision != "bf16" or not self._labels.is_cuda or not has_triton():
             yield
             return
-        with torch.no_grad(), self._autocast():
+        with torch.no_grad(), self._in_precision():
             fuse_kernels(model, self._inputs(slice(0, 2)))
         try:
             yield
@@ -310,13 +300,19 @@ class ImageLosses(LossFunction):
                 values = self._values(model, batch)
                 yield {domain: (values[:, 0] if values.ndim == 2 else values).sum() / self.n_images[domain]}
 
+    def _in_precision(self) -> AbstractContextManager[object]:
+        device = self._labels.device.type
+        if self.precision == "bf16":
+            return torch.autocast(device, torch.bfloat16)
+        return _exact_fp32() if self.precision == "fp32" and device == "cuda" else nullcontext()
+
     def _inputs(self, batch: slice) -> Tensor:
         images = self._images[batch]
         return images if self._transform is None else self._transform(images)
 
     def _scores(self, model: nn.Module, batch: slice) -> Tensor:
         images = self._inputs(batch)
-        with self._autocast():
+        with self._in_precision():
             scores = cast(Tensor, model(images))
         return scores.float() if scores.dtype in (torch.float16, torch.bfloat16) else scores
 
