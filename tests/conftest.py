@@ -19,8 +19,9 @@ hypothesis.settings.register_profile("swad", deadline=None)
 hypothesis.settings.load_profile("swad")
 
 TESTS = Path(__file__).parent
-# Processes that tests start must not compile the source again each.
+# Neither test processes nor those that they start compile source and tests again each.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 # They find the helpers and the same source.
 paths = [str(TESTS), str(TESTS.parent / "src"), os.environ.get("PYTHONPATH", "")]
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
