@@ -34,10 +34,10 @@ CONTEXT.set_forkserver_preload(
 
 
 class Process:
-    """A script or module that runs now.
+    """A script, code or module that runs now.
 
     Args:
-        command: What follows `python` on the command line: a script or `-m` and a module, and arguments.
+        command: What follows `python` on the command line: a script, `-c` and code or `-m` and a module, and arguments.
         env: The environment. Default: that of the tests.
         cwd: The working directory. Default: that of the tests.
         quick_workers: Whether the workers of a command come from the same server. They have the environment of the
@@ -85,7 +85,7 @@ class Process:
 def run(
     command: Sequence[str | Path], *, env: Mapping[str, str] | None = None, cwd: Path | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Run a script or module to its end."""
+    """Run a script, code or module to its end."""
     process = Process(command, env=env, cwd=cwd)
     out, errors = process.communicate()
     return subprocess.CompletedProcess(command, process.returncode or 0, out, errors)
@@ -123,7 +123,10 @@ def _run(command: list[str], env: dict[str, str], cwd: Path, files: list[Path], 
 
         local.PROCESSES = CONTEXT
         vars(forkserver._forkserver).update(server, ensure_running=resource_tracker.ensure_running)
-    if command[0] == "-m":
+    if command[0] == "-c":
+        sys.argv = ["-c", *command[2:]]
+        exec(command[1], {"__name__": "__main__"})
+    elif command[0] == "-m":
         sys.argv = command[1:]
         runpy.run_module(command[1], run_name="__main__", alter_sys=True)
     else:
