@@ -1,11 +1,11 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 
 import pytest
 
-from helpers import forked
 from swad.testbed.algorithms import AlgorithmError
 from swad.testbed.algorithms.domainbed import files
 from swad.testbed.algorithms.registry import canonical_name, get_algorithm, list_algorithms
@@ -118,5 +118,5 @@ def test_a_folder_of_a_repository_lists_none_of_its_files_as_our_algorithms(publ
     write(tmp_path)
     code = "from swad.testbed.algorithms.registry import list_algorithms as names; print(*names())"
     environment = os.environ | {"SWAD_ALGORITHMS": str(tmp_path)}
-    listed = forked.run(["-c", code], env=environment)
-    assert listed.stdout.split() == list(list_algorithms()), listed.stderr
+    listed = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert listed.stdout.split() == list(list_algorithms())
