@@ -1,3 +1,4 @@
+import gc
 import os
 import signal
 import subprocess
@@ -19,11 +20,21 @@ hypothesis.settings.register_profile("swad", deadline=None)
 hypothesis.settings.load_profile("swad")
 
 TESTS = Path(__file__).parent
-# Processes that tests start must not compile the source again each.
+# Neither test processes nor those that they start compile source and tests again each.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 # They find the helpers and the same source.
 paths = [str(TESTS), str(TESTS.parent / "src"), os.environ.get("PYTHONPATH", "")]
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+
+
+def pytest_collection_finish() -> None:
+    """Keep what was imported out of garbage collections: trainers ask for many, of half a second each."""
+    gc.freeze()
+
+
+def pytest_sessionfinish() -> None:
+    gc.unfreeze()  # Otherwise bindings report what is left at the exit as leaks.
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -2,14 +2,13 @@
 
 import math
 import runpy
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+from helpers import forked
 from swad.flatness.theorems import Divergence, bound
 
 pytest.importorskip("sklearn")
@@ -131,8 +130,8 @@ def test_it_runs_as_its_first_lines_say(tiny_run, tmp_path):
     from helpers.tiny_runs import copied
 
     run, figure = copied(tiny_run, tmp_path / "run"), tmp_path / "bound.pdf"
-    command = [sys.executable, EXAMPLE, run, "swad", "0.1,1", "--images", "12", "--figure", figure]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    done = forked.run([EXAMPLE, run, "swad", "0.1,1", "--images", "12", "--figure", figure])
+    assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert [line.split()[1] for line in lines if line.startswith("radius")] == ["0.1", "1"]
     assert sum(line.startswith("Theorem 1 ") for line in lines) == 2

@@ -8,12 +8,13 @@ import importlib.metadata
 import importlib.util
 import re
 import runpy
-import subprocess
 import sys
 import warnings
 from pathlib import Path
 
 import pytest
+
+from helpers import forked
 
 ROOT = Path(__file__).parents[1]
 GALLERY = sorted((ROOT / "examples" / "gallery").glob("*.py"))
@@ -67,7 +68,7 @@ def test_example_runs(example, tmp_path, monkeypatch, capfd):
             pytest.skip(f"{package} is not installed")
     monkeypatch.setenv("MPLBACKEND", "agg")
     if example.stem == "quickstart":
-        done = subprocess.run([sys.executable, example], cwd=tmp_path, capture_output=True, text=True, timeout=300)
+        done = forked.run([example], cwd=tmp_path)
         assert done.returncode == 0, done.stderr
         out, errors = done.stdout, done.stderr
     else:  # the trainers take seconds to import, so these examples run where that has been done

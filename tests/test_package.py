@@ -13,7 +13,7 @@ import zipfile
 import pytest
 
 import swad
-from helpers import ROOT, SOURCE
+from helpers import ROOT, SOURCE, forked
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 REQUIREMENTS = {"": PROJECT["project"]["dependencies"], **PROJECT["project"]["optional-dependencies"]}
@@ -140,9 +140,9 @@ def test_links_of_the_description_become_absolute_and_no_others():
 
 @pytest.mark.parametrize("name", ["flatness.local", "robustness.imagenet_c.mce", "robustness.corruptions.corrupt"])
 def test_names_below_swad_need_no_other_import(name):
-    """In a fresh process, where nothing else has imported the module."""
-    program = f"import swad; print(callable(swad.{name}))"
-    assert subprocess.check_output([sys.executable, "-c", program], text=True) == "True\n"
+    """In a process where nothing else has imported the module."""
+    done = forked.run(["-c", f"import swad; print(callable(swad.{name}))"])
+    assert done.stdout == "True\n", done.stderr
 
 
 NOT_OF_USERS = ("all", "test", "docs")

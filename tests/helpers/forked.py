@@ -14,7 +14,9 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from multiprocessing import forkserver, resource_tracker
 from pathlib import Path
+from typing import Any
 
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(
@@ -32,27 +34,39 @@ CONTEXT.set_forkserver_preload(
 
 
 class Process:
-    """A script or module that runs now.
+    """A script, code or module that runs now.
 
     Args:
-        command: What follows `python` on the command line: a script or `-m` and a module, and arguments.
+        command: What follows `python` on the command line: a script, `-c` and code or `-m` and a module, and arguments.
         env: The environment. Default: that of the tests.
         cwd: The working directory. Default: that of the tests.
+        quick_workers: Whether the workers of a command come from the same server. They have the environment of the
+            tests, and are in another process group, so Ctrl-C does not reach them.
     """
 
     def __init__(
-        self, command: Sequence[str | Path], *, env: Mapping[str, str] | None = None, cwd: Path | None = None
+        self,
+        command: Sequence[str | Path],
+        *,
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+        quick_workers: bool = False,
     ) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="swad-process-")
         self._files = [Path(self._folder.name, name) for name in ("stdout", "stderr")]
         arguments = (list(map(str, command)), dict(os.environ if env is None else env), cwd or Path.cwd(), self._files)
-        self._process = CONTEXT.Process(target=_run, args=arguments)
+        forkserver.ensure_running()
+        server = _server_state() if quick_workers else None
+        self._process = CONTEXT.Process(target=_run, args=(*arguments, server))
         self._process.start()
         self.pid = self._process.pid
 
     @property
     def returncode(self) -> int | None:
         return self._process.exitcode
+
+    def send_signal(self, signum: int) -> None:
+        os.kill(self.pid, signum)
 
     def kill(self) -> None:
         self._process.kill()
@@ -71,7 +85,7 @@ class Process:
 def run(
     command: Sequence[str | Path], *, env: Mapping[str, str] | None = None, cwd: Path | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Run a script or module to its end."""
+    """Run a script, code or module to its end."""
     process = Process(command, env=env, cwd=cwd)
     out, errors = process.communicate()
     return subprocess.CompletedProcess(command, process.returncode or 0, out, errors)
@@ -91,14 +105,28 @@ def run_ranks(command: Sequence[str | Path], world: int = 2) -> list[str]:
     return [out for out, _ in outputs]
 
 
-def _run(command: list[str], env: dict[str, str], cwd: Path, files: list[Path]) -> None:
+def _server_state() -> dict[str, Any]:
+    """What a client of the server knows of it; multiprocessing has no public way to share one."""
+    state = vars(forkserver._forkserver)
+    return {name: state[name] for name in ("_forkserver_address", "_forkserver_authkey") if name in state}
+
+
+def _run(command: list[str], env: dict[str, str], cwd: Path, files: list[Path], server: dict[str, Any] | None) -> None:
     for number, file in enumerate(files, start=1):
         os.dup2(os.open(file, os.O_WRONLY | os.O_CREAT), number)
     os.environ.clear()
     os.environ.update(env)
     os.chdir(cwd)
     multiprocessing.set_start_method(None, force=True)  # of processes that this one starts: the default
-    if command[0] == "-m":
+    if server is not None:
+        from swad.testbed.workers import local
+
+        local.PROCESSES = CONTEXT
+        vars(forkserver._forkserver).update(server, ensure_running=resource_tracker.ensure_running)
+    if command[0] == "-c":
+        sys.argv = ["-c", *command[2:]]
+        exec(command[1], {"__name__": "__main__"})
+    elif command[0] == "-m":
         sys.argv = command[1:]
         runpy.run_module(command[1], run_name="__main__", alter_sys=True)
     else:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 
 import pytest
 import torch
 from PIL import Image
 
+from helpers import forked
 from helpers.hub_server import hub
 from swad.testbed.deploy import export, timm_model
 from swad.testbed.deploy.timm_model import export_timm
@@ -116,9 +115,7 @@ PUSH = "import sys; from swad.testbed.deploy import timm_model; print(timm_model
 def push(address, *arguments):
     """Push in a process of its own, because the hub's client reads its address once."""
     environment = os.environ | {"HF_ENDPOINT": address, "HF_TOKEN": "hf_none", "HF_HUB_OFFLINE": "0"}
-    return subprocess.run(
-        [sys.executable, "-c", PUSH, *map(str, arguments)], capture_output=True, text=True, env=environment
-    )
+    return forked.run(["-c", PUSH, *arguments], env=environment)
 
 
 @pytest.mark.slow

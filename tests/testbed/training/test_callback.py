@@ -7,8 +7,6 @@ import os
 import pty
 import re
 import select
-import subprocess
-import sys
 import time
 
 import pytest
@@ -16,6 +14,7 @@ import torch
 from rich.console import Console
 
 import swad
+from helpers import forked
 from helpers.commands import environment
 from swad.testbed.training import callback as callback_module
 from swad.testbed.training.callback import Display, RunCallback, combine
@@ -74,26 +73,26 @@ def test_an_object_without_any_event_is_refused():
 def test_bars_in_a_terminal(tmp_path):
     """On a real pseudo-terminal: bars with the loss, the phase and the time left."""
     parent, child = pty.openpty()
-    options = {"dataset": "digits", "target": "paper", "steps": 120, "evaluate_every": 10, "output": str(tmp_path)}
-    command = [sys.executable, "-c", f"import swad; swad.train({options}, progress=True)"]
-    process = subprocess.Popen(command, stdout=child, stderr=child, env=environment() | {"TERM": "xterm-256color"})
-    os.close(child)
+    options = {"dataset": "digits", "target": "paper", "steps": 60, "evaluate_every": 10, "output": str(tmp_path)}
+    code = f"""
+import os, swad
+for standard in (1, 2):
+    os.dup2(os.open({os.ttyname(child)!r}, os.O_RDWR), standard)
+swad.train({options}, progress=True)
+"""
+    process = forked.Process(["-c", code], env=environment() | {"TERM": "xterm-256color"})
     seen = b""
     deadline = time.time() + 120
-    while time.time() < deadline:
-        ready, _, _ = select.select([parent], [], [], 0.2)
-        if ready:
-            try:
-                part = os.read(parent, 65536)
-            except OSError:
-                break
-            if not part:
-                break
-            seen += part
+    while process.returncode is None or select.select([parent], [], [], 0)[0]:
+        assert time.time() < deadline
+        if select.select([parent], [], [], 0.1)[0]:
+            seen += os.read(parent, 65536)
     os.close(parent)
-    assert process.wait(timeout=30) == 0
+    os.close(child)
+    _, errors = process.communicate()
+    assert process.returncode == 0, errors
     text = re.sub(rb"\x1b\[[0-9;?]*[A-Za-z]", b"", seen).decode(errors="replace")
-    assert re.search(r"paper-0 .*\d+/120 .*loss \d", text)
+    assert re.search(r"paper-0 .*\d+/60 .*loss \d", text)
     assert "searching" in text or "averaging" in text
 
 

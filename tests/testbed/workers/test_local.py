@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from helpers import forked
 from helpers.commands import environment
 from helpers.runs import require_same
 from helpers.worker_runs import (
@@ -105,9 +106,12 @@ if __name__ == "__main__":
 """
 
 
-def start_command(folder: Path, sweep: SweepDir) -> subprocess.Popen[str]:
+def start_command(folder: Path, sweep: SweepDir, fresh: bool = False) -> forked.Process | subprocess.Popen[str]:
+    """Start a command with two workers; `fresh` with processes as a user starts them, in a group that has Ctrl-C."""
     script = folder / "main.py"
     script.write_text(MAIN)
+    if not fresh:
+        return forked.Process([script, sweep.path], quick_workers=True)
     return subprocess.Popen(
         [sys.executable, script, sweep.path],
         start_new_session=True,
@@ -126,10 +130,11 @@ def plain_runs(tmp_path_factory) -> dict[str, Path]:
     return {config.output.name: train(config.replace(output=folder / config.output.name)).run_dir for config in runs}
 
 
+@pytest.mark.usefixtures("quick_workers")
 @pytest.mark.parametrize("how", ["term", "ctrl-c", "kill"])
 def test_the_command_is_stopped_and_resumes(tmp_path, plain_runs: dict[str, Path], how: str):
     sweep, runs = make_sweep(tmp_path)
-    process = start_command(tmp_path, sweep)
+    process = start_command(tmp_path, sweep, fresh=how == "ctrl-c")
     wait_until(lambda: sum(has_checkpoint(config) for config in runs) == 2)
     workers = [process_of(config) for config in runs if has_checkpoint(config)]
     if how == "ctrl-c":
@@ -142,6 +147,7 @@ def test_the_command_is_stopped_and_resumes(tmp_path, plain_runs: dict[str, Path
         assert "of 4 runs are finished" in out
     wait_until(lambda: all(is_gone(pid) for pid in workers))
     assert not list(tmp_path.rglob("failure.json"))
+    assert any(not ended(config) for config in runs)
     local.train_locally(sweep.configs, sweep.claims, 2, device="cpu")
     assert {ended(config) for config in runs} == {"done"}
     for config in runs:
@@ -215,9 +221,10 @@ def test_a_script_without_a_guard_reads_what_to_write(tmp_path):
         "from pathlib import Path\n"
         "from swad.testbed.training.config import RunConfig\n"
         "from swad.testbed.workers.claims import Claims\n"
-        "from swad.testbed.workers.local import train_locally\n"
+        "from swad.testbed.workers import local\n"
+        "local.MAX_STARTS = 0\n"  # a worker that fails is not replaced
         "config = RunConfig.from_options(dataset='digits', target='paper', output='run')\n"
-        "train_locally(partial(tuple, [config]), Claims(Path('claims')), 1, device='cpu')\n"
+        "local.train_locally(partial(tuple, [config]), Claims(Path('claims')), 1, device='cpu')\n"
     )
     result = subprocess.run([sys.executable, script], cwd=tmp_path, env=environment(), capture_output=True, text=True)
     assert 'put it under if __name__ == "__main__"' in result.stderr
