@@ -78,7 +78,7 @@ def test_weights_can_be_named(tiny_run):
 
 @pytest.mark.parametrize(
     ("folder", "chosen", "swad", "best"),
-    [("pacs-resnet50/PACS", 84.9, 84.9, 81.9), ("pacs-resnet50-dann/PACS", 80.4, 45.7, 78.8)],
+    [("pacs-resnet50/PACS", 84.2, 84.3, 81.5), ("pacs-resnet50-dann/PACS", 80.4, 45.7, 78.8)],
 )
 def test_the_choice_on_the_kept_runs_is_that_of_the_page(folder, chosen, swad, best):
     accuracies = {"chosen": [], "swad": [], "best": []}
