@@ -62,6 +62,7 @@ def keep_run(run: Path, destination: Path) -> int:
     config, done = (json.loads((run / name).read_text()) for name in (CONFIG, DONE))
     for section in config["config"].values():
         section.update({name: Path(section[name]).name for name in PATHS if section.get(name)})
+    done["notes"] = [note for note in done.get("notes", ()) if "waiting for another process" not in note]  # with a path
     write_json(destination / CONFIG, config)
     write_text(destination / RECORDS, _lines(_kept_records(json.loads(line) for _, line in read_lines(run / RECORDS))))
     for name in ROWS:
