@@ -48,5 +48,7 @@ def test_runs_that_need_fewer_processes_are_listed_once() -> None:
         "keep_segments needs a single process, got 2: turn it off or use one",
         "batch_size must be a multiple of the 2 processes, got 9: change one of them",
     ]
+    with pytest.raises(ConfigError, match="device cuda:1 is one GPU, got 2 processes: use cuda"):
+        require_processes([short(Path("d"), device="cuda:1")], 2)
     with pytest.raises(ConfigError, match="multiple of the 5 processes, got 32"):  # the default
         require_processes([short(Path("e"), hyperparameters={})], 5)

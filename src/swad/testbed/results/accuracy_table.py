@@ -8,10 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 from swad.testbed.results import published
 from swad.testbed.results.compare import means
-from swad.testbed.results.labels import (
-    algorithm_label,
-    base_algorithm,
-)
+from swad.testbed.results.labels import algorithm_label, base_algorithm
 from swad.testbed.results.metrics import get_metric
 from swad.testbed.results.run_data import RunData
 from swad.testbed.results.runs import once

@@ -92,8 +92,13 @@ def source_problems(config: RunConfig, sources: Sequence[str]) -> list[str]:
 
 def require_processes(configs: Iterable[RunConfig], processes: int) -> None:
     """Raise a `ConfigError` that lists why some of these runs, whose settings are valid, need fewer processes."""
-    if problems := dict.fromkeys(problem for config in configs for problem in process_problems(config, processes)):
-        raise ConfigError(list(problems))
+    problems = []
+    for config in configs:
+        if processes > 1 and config.device.startswith("cuda:"):
+            problems.append(f"device {config.device} is one GPU, got {processes} processes: use cuda")
+        problems += process_problems(config, processes)
+    if problems:
+        raise ConfigError(list(dict.fromkeys(problems)))
 
 
 def process_problems(config: RunConfig, processes: int) -> list[str]:
@@ -102,7 +107,7 @@ def process_problems(config: RunConfig, processes: int) -> list[str]:
         return []
     problems, size = [], batch_size(config)
     if get_algorithm(config.algorithm).eager_only:
-        problems.append(f"{config.algorithm} trains in one process, got {processes}: train it without others")
+        problems.append(f"{config.algorithm} trains in one process, got {processes}: leave out --processes or torchrun")
     if config.keep_segments:
         problems.append(f"keep_segments needs a single process, got {processes}: turn it off or use one")
     if size % processes:

@@ -1,7 +1,8 @@
 """Train in one process or in several: rank, world size, and the collectives that a run needs.
 
-Started by ``torchrun``, the processes of a run share every batch and every evaluation and average their gradients, so
-that the numbers equal those of one process with the same images. Only the main process (rank 0) writes files.
+Started by ``torchrun`` or by a worker (`--processes`), the processes of a run share every batch and every evaluation
+and average their gradients, so that the numbers equal those of one process with the same images. Only the main process
+(rank 0) writes files.
 
 Algorithms that step on one loss average their gradients in `DistributedDataParallel`, bucket by bucket while backward
 still computes the others. An algorithm with an update of its own (SAM, MLDG, SagNet, DANN) has several backward passes
@@ -188,7 +189,7 @@ def launched() -> tuple[int, int]:
     if not (rank.isdecimal() and world_size.isdecimal() and int(rank) < int(world_size)):
         raise RunError(
             f"RANK must be from 0 to WORLD_SIZE - 1, got RANK={rank} and WORLD_SIZE={world_size}: start the processes "
-            "with torchrun, which sets both, or unset them to train in one process"
+            "with torchrun or --processes, or unset both to train in one process"
         )
     return int(rank), int(world_size)
 
@@ -238,8 +239,8 @@ def _join(backend: str) -> None:
         torch_dist.init_process_group(backend)
     except (ValueError, RuntimeError) as error:  # a variable is missing, or a process did not come in time
         raise RunError(
-            f"rank {rank} cannot join the {world_size} processes at {address}: {one_line(error, 200)}; start all of "
-            "them with torchrun"
+            f"rank {rank} cannot join the {world_size} processes at {address}: {one_line(error, 200)}; all of "
+            "them must start at about the same time and reach that address"
         ) from None
     finally:
         timer.cancel()

@@ -5,7 +5,7 @@
     result.target_accuracy("swad")
 
 If the run directory contains a finished run, its result is returned at once; an unfinished one is resumed from its
-checkpoint as if it had never stopped. Under ``torchrun`` the processes share every batch, with the numbers of one.
+checkpoint as if it had never stopped. Several processes share every batch, with the numbers of one.
 """
 
 from __future__ import annotations

@@ -24,8 +24,8 @@ def work_here(runs: Runs, claims: Claims, jobs: int | None = None, device: str =
     Args:
         runs: Returns the runs.
         claims: Who trains which run.
-        jobs: Runs at a time. Default: as many as the GPUs are for, so that a job with a whole node uses it; without a
-            GPU, and in a Slurm job of several nodes, one.
+        jobs: Runs at a time. Default: one for every `processes` GPUs, so that a job with a whole node uses it;
+            without a GPU, and in a Slurm job of several nodes, one.
         device: Device of the runs.
         processes: How many processes train a run together. Those of a Slurm job of several nodes are on all of them.
 

@@ -108,7 +108,8 @@ class RankProcess(subprocess.Popen[bytes]):
 
     def __init__(self, command: Sequence[str], share: Share, **variables: str) -> None:
         # A session of its own: of the signals of a terminal, those to rank 0 suffice.
-        environment = {**os.environ, **variables}
+        inherited = {name: value for name, value in os.environ.items() if name not in ("RANK", "LOCAL_RANK")}
+        environment = {**inherited, **variables}
         super().__init__(command, stdin=subprocess.PIPE, env=environment, start_new_session=True)
         with suppress(BrokenPipeError):  # it has ended, which `wait` tells
             pickle.dump(share, self.stdin)

@@ -52,7 +52,7 @@ def train_on_slurm(
         runs: Returns the runs.
         claims: Who trains which run, on a file system that all nodes share.
         command: Starts the workers of a job, e.g. `["swad", "sweep", "work", "DIR"]`.
-        jobs: Most runs at a time. A job trains as many as its GPUs are for. Default: 100.
+        jobs: Most runs at a time. A job trains one for every `processes` GPUs. Default: 100.
         options: Options of sbatch by their names, e.g. `{"partition": "gpu", "gpus-per-node": "4"}`.
         processes: How many processes train a run together. Jobs ask for as many tasks by default, on one node.
         device: Device of the runs. Jobs ask for one GPU for each process by default, unless it is the CPU.

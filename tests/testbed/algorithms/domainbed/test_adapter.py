@@ -265,7 +265,7 @@ def test_it_cannot_be_combined_with_sam():
 def test_several_processes_are_refused(tmp_path):
     resolved = resolve(config(tmp_path / "run"))
     sources = hold_out(benchmarks.load("digits"), ("paper",)).sources
-    with pytest.raises(RunError, match="algorithms:Teacher trains in one process, got 2: train it without others"):
+    with pytest.raises(RunError, match="algorithms:Teacher trains in one process, got 2: leave out --processes"):
         build_algorithm(resolved, sources, Dist(torch.device("cpu"), 0, 2))
 
 
