@@ -6,18 +6,39 @@ jumps, the moments of Adam belong to gradients of another size, so Adam is reset
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from swad.testbed.algorithms.base import Algorithm
+from swad.testbed.algorithms.hyperparameters import Hyperparameters, Power, hyper
+
+
+def penalty_weight(default: float, domainbed: str = "") -> Any:
+    """Declare the weight of the penalty, with its name in DomainBed."""
+    return hyper(default, Power(10, -1, 5), "weight of the penalty after annealing, λ; 1 before", domainbed=domainbed)
+
+
+def annealing_updates(domainbed: str = "") -> Any:
+    """Declare the number of updates with the weight 1, with its name in DomainBed."""
+    search = Power(10, 0, 4, integer=True)
+    return hyper(500, search, "updates before the penalty takes its weight", domainbed=domainbed)
+
+
+@dataclass(frozen=True)
+class AnnealedHyperparameters(Hyperparameters):
+    """The common hyperparameters, the weight of the penalty, and when it applies."""
+
+    penalty: float = penalty_weight(1.0)
+    anneal: int = annealing_updates()
 
 
 class Annealed(Algorithm):
-    """A loss plus `noise["weight"]` times a penalty; the subclass computes both, and has `penalty` and `anneal`."""
+    """A loss plus `noise["weight"]` times a penalty; the subclass computes both."""
 
-    hyperparameters: Any
+    hyperparameters: AnnealedHyperparameters
 
     def draw_randomness(self, generator: torch.Generator, step: int) -> dict[str, Tensor]:
         """Add the weight of the penalty at this step."""

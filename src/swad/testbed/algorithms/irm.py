@@ -20,24 +20,16 @@ from dataclasses import dataclass
 from torch import Tensor
 from torch.nn import functional
 
-from swad.testbed.algorithms._annealed import Annealed
+from swad.testbed.algorithms._annealed import Annealed, AnnealedHyperparameters, annealing_updates, penalty_weight
 from swad.testbed.algorithms.base import Batch, Noise
-from swad.testbed.algorithms.hyperparameters import Hyperparameters, Power, hyper
 
 
 @dataclass(frozen=True)
-class IRMHyperparameters(Hyperparameters):
-    """The common hyperparameters, the weight of the penalty, and when it applies."""
+class IRMHyperparameters(AnnealedHyperparameters):
+    """The annealed penalty with DomainBed's weight and names for IRM."""
 
-    penalty: float = hyper(
-        100.0, Power(10, -1, 5), "weight of the penalty after annealing, λ; 1 before", domainbed="irm_lambda"
-    )
-    anneal: int = hyper(
-        500,
-        Power(10, 0, 4, integer=True),
-        "updates before the penalty takes its weight",
-        domainbed="irm_penalty_anneal_iters",
-    )
+    penalty: float = penalty_weight(100.0, domainbed="irm_lambda")
+    anneal: int = annealing_updates(domainbed="irm_penalty_anneal_iters")
 
 
 class IRM(Annealed):

@@ -16,24 +16,16 @@ from dataclasses import dataclass
 from torch import Tensor
 from torch.nn import functional
 
-from swad.testbed.algorithms._annealed import Annealed
+from swad.testbed.algorithms._annealed import Annealed, AnnealedHyperparameters, annealing_updates, penalty_weight
 from swad.testbed.algorithms.base import Batch, Noise
-from swad.testbed.algorithms.hyperparameters import Hyperparameters, Power, hyper
 
 
 @dataclass(frozen=True)
-class VRExHyperparameters(Hyperparameters):
-    """The common hyperparameters, the weight of the penalty, and when it applies."""
+class VRExHyperparameters(AnnealedHyperparameters):
+    """The annealed penalty with DomainBed's weight and names for VREx."""
 
-    penalty: float = hyper(
-        10.0, Power(10, -1, 5), "weight of the penalty after annealing, λ; 1 before", domainbed="vrex_lambda"
-    )
-    anneal: int = hyper(
-        500,
-        Power(10, 0, 4, integer=True),
-        "updates before the penalty takes its weight",
-        domainbed="vrex_penalty_anneal_iters",
-    )
+    penalty: float = penalty_weight(10.0, domainbed="vrex_lambda")
+    anneal: int = annealing_updates(domainbed="vrex_penalty_anneal_iters")
 
 
 class VREx(Annealed):
