@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from swad.testbed.training.config import RunConfig
 from swad.testbed.training.loop import train
 from swad.testbed.workers import local
 from swad.testbed.workers.claims import Claims
-from swad.testbed.workers.ranks import in_ranks
+from swad.testbed.workers.ranks import RankProcess, in_ranks
 from swad.testbed.workers.work import work
 from swad.util.signals import Interrupted
 
@@ -58,6 +59,15 @@ def test_the_numbers_of_one_process_and_the_same_bits_whatever_ends_a_rank(tmp_p
     require_same(plain.output, disturbed.output)
     assert is_gone(int((tmp_path / "disturbed.18-1").read_text()))
     assert "RANK" not in os.environ
+
+
+def test_ranks_that_srun_starts_take_no_rank_from_around_the_worker(monkeypatch):
+    """Each would be that rank, and the run would wait for the others for ever."""
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    code = "import os, sys; sys.exit('RANK' in os.environ or 'LOCAL_RANK' in os.environ)"
+    assert RankProcess([sys.executable, "-c", code], None).wait() == 0
+    assert RankProcess([sys.executable, "-c", code], None, RANK="1").wait() == 1
 
 
 def test_an_error_of_one_rank_is_that_of_the_run(tmp_path):
